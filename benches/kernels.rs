@@ -20,7 +20,7 @@ use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{self, Angles, LatentHeads, LatentParts};
 use gristmill::ops::linear_cross_entropy::{
-    CrossEntropy, HeadGradient, LinearCrossEntropy, linear_cross_entropy,
+    CrossEntropy, HeadGradient, OutputProjection, linear_cross_entropy,
 };
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::rope::Rope;
@@ -441,10 +441,11 @@ fn losses(c: &mut Criterion) {
             let (targets, step, loss) =
                 (row.tensor(1, N, U32), row.state(StepState::default()), row.state(LossState::default()));
             let loss = CrossEntropy::new(targets, step, loss);
-            let op = LinearCrossEntropy { h, head: &[head], loss, ranks: None };
+            let op = OutputProjection { h, head: &[head], ranks: None };
             linear_cross_entropy(
                 &mut row.rec,
                 &op,
+                &loss,
                 dh,
                 Some(HeadGradient { parts: &[dhead], accumulate: true }),
             );

@@ -17,9 +17,7 @@ use crate::kernels::Tier;
 use crate::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
-use crate::ops::linear_cross_entropy::{
-    CrossEntropy, HeadGradient, LinearCrossEntropy, linear_cross_entropy,
-};
+use crate::ops::linear_cross_entropy::{CrossEntropy, HeadGradient, OutputProjection, linear_cross_entropy};
 use crate::ops::step_state::{LossState, StepState};
 use crate::ops::{layer_norm, rms_norm, swiglu};
 use std::f64::consts::PI;
@@ -190,9 +188,9 @@ fn loss(harness: &mut Harness<'_>) {
     let ids = harness.job.integers(&targets);
     let step = harness.job.state(StepState { loss_scale: 1.0, ..StepState::default() });
     let loss = CrossEntropy { ignore: targets[5], ..CrossEntropy::new(ids, step, loss) };
-    let op = LinearCrossEntropy { h, head: &[head], loss, ranks: None };
+    let op = OutputProjection { h, head: &[head], ranks: None };
     let gradient = HeadGradient { parts: &[dhead], accumulate: true };
-    linear_cross_entropy(&mut harness.job.rec, &op, dh, Some(gradient));
+    linear_cross_entropy(&mut harness.job.rec, &op, &loss, dh, Some(gradient));
     harness.compare("cross_entropy dh", dh);
     harness.compare("cross_entropy dw", dhead);
 }

@@ -71,15 +71,13 @@ impl CrossEntropy {
     }
 }
 
-/// A head, its input, and the loss of its logits.
+/// Hidden states, and the head under which they are logits.
 #[derive(Clone, Copy, Debug)]
-pub struct LinearCrossEntropy<'a> {
+pub struct OutputProjection<'a> {
     /// Hidden states (N, D).
     pub h: Tensor,
     /// Head (V, D), of the element of `h`, in parts of whole rows; every part but the last has a multiple of 4 rows.
     pub head: &'a [Tensor],
-    /// The loss of its logits.
-    pub loss: CrossEntropy,
     /// The ranks that share the vocabulary, of which `head` is this rank's part; `None`: `head` is the whole. They
     /// exchange four numbers for each row. `dh` is then one term of a sum over the ranks.
     pub ranks: Option<&'a MatrixRanks>,
@@ -104,16 +102,17 @@ pub fn chunk_count(tokens: u32, vocab: u32, capabilities: &Capabilities) -> u64 
     u64::from(tokens.div_ceil(chunk_rows(tokens, vocab, capabilities)))
 }
 
-/// Adds the loss of the batch to `loss`, from f32 logits, and computes the gradients of loss_scale · factor · mean loss
-/// / accumulation: writes `dh` (N, D) and, unless the head is frozen, `dhead`.
+/// Adds the `loss` of f32 logits to its state, and computes the gradients of loss_scale · factor · mean loss /
+/// accumulation: writes `dh` (N, D) and, unless the head is frozen, `dhead`.
 #[track_caller]
 pub fn linear_cross_entropy(
     rec: &mut Recorder,
-    op: &LinearCrossEntropy<'_>,
+    op: &OutputProjection<'_>,
+    loss: &CrossEntropy,
     dh: Tensor,
     dhead: Option<HeadGradient<'_>>,
 ) {
-    let outcome = begin(rec, op);
+    let outcome = begin(rec, op, loss);
     for (first, rows) in chunks(rec, op) {
         let h = op.h.rows(first, rows);
         let logits = logits(rec, op, h);
@@ -121,7 +120,7 @@ pub fn linear_cross_entropy(
             Element::F32 => logits,
             element => rec.tensor("dlogits", rows, logits.cols, element),
         };
-        softmax(rec, op, logits, outcome, first, Some(dlogits));
+        softmax(rec, op, loss, logits, outcome, first, Some(dlogits));
         let mut column = 0;
         for (i, part) in op.head.iter().enumerate() {
             let dz = dlogits.columns(column, part.rows);
@@ -134,18 +133,18 @@ pub fn linear_cross_entropy(
             column += part.rows;
         }
     }
-    finish(rec, op, outcome);
+    finish(rec, op, loss, outcome);
 }
 
-/// Adds the loss of the batch to `loss`, without gradients: evaluation.
+/// Adds the `loss` to its state without gradients: evaluation.
 #[track_caller]
-pub fn linear_cross_entropy_forward(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) {
-    let outcome = begin(rec, op);
+pub fn linear_cross_entropy_forward(rec: &mut Recorder, op: &OutputProjection<'_>, loss: &CrossEntropy) {
+    let outcome = begin(rec, op, loss);
     for (first, rows) in chunks(rec, op) {
         let logits = logits(rec, op, op.h.rows(first, rows));
-        softmax(rec, op, logits, outcome, first, None);
+        softmax(rec, op, loss, logits, outcome, first, None);
     }
-    finish(rec, op, outcome);
+    finish(rec, op, loss, outcome);
 }
 
 /// Results of the rows of all chunks that remain to be summed, (1, N) each.
@@ -156,28 +155,28 @@ struct Outcome {
 }
 
 #[track_caller]
-fn begin(rec: &mut Recorder, op: &LinearCrossEntropy<'_>) -> Outcome {
+fn begin(rec: &mut Recorder, op: &OutputProjection<'_>, loss: &CrossEntropy) -> Outcome {
     let bindings = [
-        op.loss.targets.bind("targets", Element::U32),
-        StepState::bind("step", op.loss.step),
-        LossState::bind("loss", op.loss.loss),
+        loss.targets.bind("targets", Element::U32),
+        StepState::bind("step", loss.step),
+        LossState::bind("loss", loss.loss),
     ];
     let kernel = fold("linear_cross_entropy", "count_targets", op.h.element);
-    rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
+    rec.dispatch(kernel, &bindings, &params(op, loss, op.h.rows, 0), [1, 1, 1]);
     let mut rows = |label| rec.tensor(label, 1, op.h.rows, Element::F32);
-    let losses = op.loss.losses.unwrap_or_else(|| rows("losses"));
-    Outcome { losses, correct: op.loss.correct.map(|_| rows("correct")) }
+    let losses = loss.losses.unwrap_or_else(|| rows("losses"));
+    Outcome { losses, correct: loss.correct.map(|_| rows("correct")) }
 }
 
-fn finish(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, outcome: Outcome) {
+fn finish(rec: &mut Recorder, op: &OutputProjection<'_>, loss: &CrossEntropy, outcome: Outcome) {
     let kernel = fold("linear_cross_entropy", "sum_losses", op.h.element);
     let mut bindings =
-        vec![outcome.losses.bind("losses_in", Element::F32), LossState::bind("loss", op.loss.loss)];
-    for (rows, sum) in outcome.correct.into_iter().zip(op.loss.correct) {
+        vec![outcome.losses.bind("losses_in", Element::F32), LossState::bind("loss", loss.loss)];
+    for (rows, sum) in outcome.correct.into_iter().zip(loss.correct) {
         bindings.extend([rows.bind("correct_in", Element::F32), sum.bind("correct_sum", Element::F32)]);
     }
-    let kernel = kernel.condition(Condition::Accuracy, op.loss.correct.is_some());
-    rec.dispatch(kernel, &bindings, &params(op, op.h.rows, 0), [1, 1, 1]);
+    let kernel = kernel.condition(Condition::Accuracy, loss.correct.is_some());
+    rec.dispatch(kernel, &bindings, &params(op, loss, op.h.rows, 0), [1, 1, 1]);
 }
 
 /// Size of a chunk of logits.
@@ -203,7 +202,7 @@ impl ChunkSize {
 }
 
 /// (first row, rows) of each chunk.
-fn chunks(rec: &Recorder, op: &LinearCrossEntropy<'_>) -> Vec<(u32, u32)> {
+fn chunks(rec: &Recorder, op: &OutputProjection<'_>) -> Vec<(u32, u32)> {
     let rows = chunk_rows(op.h.rows, vocab(op), &rec.capabilities());
     (0..op.h.rows).step_by(rows as usize).map(|first| (first, rows.min(op.h.rows - first))).collect()
 }
@@ -221,7 +220,7 @@ fn logits_row_bytes(vocab: u32) -> u64 {
     stride_of(vocab) as u64 * Element::F32.bytes()
 }
 
-fn logits(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, h: Tensor) -> Tensor {
+fn logits(rec: &mut Recorder, op: &OutputProjection<'_>, h: Tensor) -> Tensor {
     let logits = rec.tensor("logits", h.rows, vocab(op), Element::F32);
     let mut column = 0;
     for part in op.head {
@@ -233,22 +232,22 @@ fn logits(rec: &mut Recorder, op: &LinearCrossEntropy<'_>, h: Tensor) -> Tensor 
 
 fn softmax(
     rec: &mut Recorder,
-    op: &LinearCrossEntropy<'_>,
+    op: &OutputProjection<'_>,
+    loss: &CrossEntropy,
     logits: Tensor,
     Outcome { losses, correct }: Outcome,
     first: u32,
     dlogits: Option<Tensor>,
 ) {
     let element = op.h.element;
-    let parts = op.ranks.map(|ranks| exchanged_parts(rec, op, logits, first, ranks));
+    let parts = op.ranks.map(|ranks| exchanged_parts(rec, op, loss, logits, first, ranks));
     let (kernel, grid) = over_logits(rec, "softmax_cross_entropy", element, logits);
-    let mut bindings =
-        vec![op.loss.targets.bind("targets", Element::U32), losses.bind("losses", Element::F32)];
+    let mut bindings = vec![loss.targets.bind("targets", Element::U32), losses.bind("losses", Element::F32)];
     if parts.is_none() || dlogits.is_some() {
         bindings.push(logits.bind("logits", Element::F32));
     }
     if dlogits.is_some() {
-        bindings.push(LossState::bind("loss_seed", op.loss.loss));
+        bindings.push(LossState::bind("loss_seed", loss.loss));
     }
     bindings.extend(dlogits.filter(|_| element != Element::F32).map(|dz| dz.bind("dz", element)));
     bindings.extend(correct.map(|correct| correct.bind("correct", Element::F32)));
@@ -257,7 +256,7 @@ fn softmax(
         .condition(Condition::Accuracy, correct.is_some())
         .condition(Condition::Parts, parts.is_some())
         .condition(Condition::Gradient, dlogits.is_some());
-    rec.dispatch(kernel, &bindings, &params(op, logits.rows, first), grid);
+    rec.dispatch(kernel, &bindings, &params(op, loss, logits.rows, first), grid);
 }
 
 /// A kernel that passes over each row of `logits` up to four times, and its grid.
@@ -271,7 +270,8 @@ fn over_logits(rec: &Recorder, entry: &'static str, element: Element, logits: Te
 /// Gathers the partial results of all ranks for the rows of `logits`, a chunk: (ranks · rows, 4).
 fn exchanged_parts(
     rec: &mut Recorder,
-    op: &LinearCrossEntropy<'_>,
+    op: &OutputProjection<'_>,
+    loss: &CrossEntropy,
     logits: Tensor,
     first: u32,
     ranks: &MatrixRanks,
@@ -279,18 +279,18 @@ fn exchanged_parts(
     let own = rec.tensor("own_parts", logits.rows, 4, Element::F32);
     let (kernel, grid) = over_logits(rec, "row_parts", op.h.element, logits);
     let bindings = [
-        op.loss.targets.bind("targets", Element::U32),
+        loss.targets.bind("targets", Element::U32),
         logits.bind("logits", Element::F32),
         own.bind("own_parts", Element::F32),
     ];
-    let kernel = kernel.condition(Condition::Accuracy, op.loss.correct.is_some());
-    rec.dispatch(kernel, &bindings, &params(op, logits.rows, first), grid);
+    let kernel = kernel.condition(Condition::Accuracy, loss.correct.is_some());
+    rec.dispatch(kernel, &bindings, &params(op, loss, logits.rows, first), grid);
     let all = rec.tensor("parts", ranks.size() * logits.rows, 4, Element::F32);
     ranks.gather_rows(rec, own, all);
     all
 }
 
-fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {
+fn params(op: &OutputProjection<'_>, loss: &CrossEntropy, rows: u32, first_token: u32) -> Params {
     Params {
         first_column: op.ranks.map_or(0, |ranks| ranks.place as u32 * vocab(op)),
         part_rows: rows,
@@ -299,14 +299,14 @@ fn params(op: &LinearCrossEntropy<'_>, rows: u32, first_token: u32) -> Params {
         vocab: vocab(op),
         stride4: stride_of(vocab(op)) / 4,
         first_token,
-        ignore: op.loss.ignore,
-        inverse_accumulation: 1.0 / op.loss.accumulation as f32,
-        factor: op.loss.factor,
-        divisor: if op.loss.is_per_token { op.h.rows as f32 } else { 0.0 },
+        ignore: loss.ignore,
+        inverse_accumulation: 1.0 / loss.accumulation as f32,
+        factor: loss.factor,
+        divisor: if loss.is_per_token { op.h.rows as f32 } else { 0.0 },
     }
 }
 
-fn vocab(op: &LinearCrossEntropy<'_>) -> u32 {
+fn vocab(op: &OutputProjection<'_>) -> u32 {
     op.head.iter().map(|part| part.rows).sum()
 }
 

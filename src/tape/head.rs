@@ -4,7 +4,7 @@ use super::{Parameter, Tape, Var};
 use crate::element::Element;
 use crate::ops::l2_norm::{l2_norm_backward, unit_rows};
 use crate::ops::linear_cross_entropy::{
-    CrossEntropy, HeadGradient, LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
+    CrossEntropy, HeadGradient, OutputProjection, linear_cross_entropy, linear_cross_entropy_forward,
 };
 use crate::ops::matrix_ranks::MatrixRanks;
 use crate::record::Tensor;
@@ -74,15 +74,10 @@ impl<'p> Tape<'_, 'p> {
         HeadForm { unit_epsilon, ranks }: HeadForm<'_>,
     ) {
         let units = unit_epsilon.map(|epsilon| unit_rows(self.rec, &table.weight, epsilon));
-        let op = LinearCrossEntropy {
-            h: h.tensor,
-            head: units.as_ref().unwrap_or(&table.weight),
-            loss: *loss,
-            ranks,
-        };
+        let op = OutputProjection { h: h.tensor, head: units.as_ref().unwrap_or(&table.weight), ranks };
         table.trains(); // for its check of the shapes
         if !self.is_recording {
-            return linear_cross_entropy_forward(self.rec, &op);
+            return linear_cross_entropy_forward(self.rec, &op, loss);
         }
         // A term of a sum is not rounded before it is added.
         let element = if ranks.is_some() { Element::F32 } else { h.tensor.element };
@@ -94,14 +89,14 @@ impl<'p> Tape<'_, 'p> {
                 };
                 let of_units: Vec<Tensor> = op.head.iter().map(of_unit).collect();
                 let into = HeadGradient { parts: &of_units, accumulate: false };
-                linear_cross_entropy(self.rec, &op, dh, Some(into));
+                linear_cross_entropy(self.rec, &op, loss, dh, Some(into));
                 for ((rows, dy), dx) in table.weight.iter().zip(of_units).zip(gradient) {
                     l2_norm_backward(self.rec, *rows, dy, *dx, epsilon);
                 }
             }
             (gradient, _) => {
                 let into = gradient.as_deref().map(|parts| HeadGradient { parts, accumulate: true });
-                linear_cross_entropy(self.rec, &op, dh, into);
+                linear_cross_entropy(self.rec, &op, loss, dh, into);
             }
         }
         self.give(h, dh);

@@ -3,7 +3,7 @@
 use crate::lab::{allowed, check, sum, tensors, values};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::linear_cross_entropy::{
-    HeadGradient, LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
+    HeadGradient, OutputProjection, linear_cross_entropy, linear_cross_entropy_forward,
 };
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::State;
@@ -69,16 +69,16 @@ pub fn linear_cross_entropy_matches_the_reference() {
             let losses = case.input_of(&vec![f64::NAN; tokens as usize], 1, tokens, F32).tensor;
             let (head_tensors, targets) = (tensors(&head), case.integers(&targets));
             let entropy = CrossEntropy { ignore, accumulation: 4, ..CrossEntropy::new(targets, step, loss) };
-            let op = LinearCrossEntropy { h: h.tensor, head: &head_tensors, loss: entropy, ranks: None };
+            let op = OutputProjection { h: h.tensor, head: &head_tensors, ranks: None };
             linear_cross_entropy(
                 &mut case.rec,
                 &op,
+                &entropy,
                 dh,
                 Some(HeadGradient { parts: &tensors(&dhead), accumulate: true }),
             );
             let evaluated = CrossEntropy { loss: eval_loss, losses: Some(losses), ..entropy };
-            let evaluation = LinearCrossEntropy { loss: evaluated, ..op };
-            linear_cross_entropy_forward(&mut case.rec, &evaluation);
+            linear_cross_entropy_forward(&mut case.rec, &op, &evaluated);
 
             // Two products with a softmax in between. Logits and loss are f32; their gradient is rounded here and
             // there, and where f32's errors tip the balance to different sides.
@@ -160,10 +160,10 @@ fn correct_predictions_are_the_references() {
                     case.state(LossState::default()),
                 )
             };
-            let op = LinearCrossEntropy { h: h.tensor, head: &tensors(&head), loss, ranks: None };
-            linear_cross_entropy(&mut case.rec, &op, dh, None);
-            let op = LinearCrossEntropy { loss: CrossEntropy { correct: Some(eval_correct), ..loss }, ..op };
-            linear_cross_entropy_forward(&mut case.rec, &op);
+            let op = OutputProjection { h: h.tensor, head: &tensors(&head), ranks: None };
+            linear_cross_entropy(&mut case.rec, &op, &loss, dh, None);
+            let evaluated = CrossEntropy { correct: Some(eval_correct), ..loss };
+            linear_cross_entropy_forward(&mut case.rec, &op, &evaluated);
             for tensor in [correct, eval_correct] {
                 case.expect("correct", tensor, vec![5.0 + want as f64], 0.0);
             }

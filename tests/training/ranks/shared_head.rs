@@ -5,7 +5,7 @@ use crate::runs::{on_ranks, open_gpu_of};
 use gristmill::device::Exchanges;
 use gristmill::kernels::Tier;
 use gristmill::ops::linear_cross_entropy::{
-    CrossEntropy, HeadGradient, LinearCrossEntropy, linear_cross_entropy, linear_cross_entropy_forward,
+    CrossEntropy, HeadGradient, OutputProjection, linear_cross_entropy, linear_cross_entropy_forward,
 };
 use gristmill::ops::matrix_ranks::MatrixRanks;
 use gristmill::ops::step_state::{LossState, StepState};
@@ -69,14 +69,13 @@ impl Problem {
                 case.state(LossState::default()),
             )
         };
-        let op = LinearCrossEntropy { h, head: &head, loss, ranks: Some(&matrix_ranks) };
+        let op = OutputProjection { h, head: &head, ranks: Some(&matrix_ranks) };
         let into = HeadGradient { parts: &dhead, accumulate: false };
-        linear_cross_entropy(&mut case.rec, &op, dh, Some(into));
+        linear_cross_entropy(&mut case.rec, &op, &loss, dh, Some(into));
         let eval_loss = case.state(LossState::default());
         let loss =
             CrossEntropy { loss: eval_loss, correct: Some(eval_correct), losses: Some(eval_losses), ..loss };
-        let evaluation = LinearCrossEntropy { loss, ..op };
-        linear_cross_entropy_forward(&mut case.rec, &evaluation);
+        linear_cross_entropy_forward(&mut case.rec, &op, &loss);
         let results = replay(&gpu, ranks, case, Exchanges::All);
         let result = |tensor: Tensor| match tensor.buffer {
             BufferId::Persistent(id) => results[id.0 as usize].clone(),
