@@ -7,14 +7,13 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::infer::on_device::{Loading, OnDevice};
 use crate::model::config::{ModelConfig, Recomputed};
-use crate::model::gpt::LossTensors;
 use crate::model::{ForwardContext, Mode};
 use crate::ops::step_state::{LossState, StepState};
 use crate::perf::limits::{check_activations, check_turns, misfit_of_loaded};
 use crate::ranks::RankLayout;
 use crate::record::{BufferId, PersistentId, Recorder, Recording, State, Tensor};
 use crate::settings::RunPlan;
-use crate::tape::Tape;
+use crate::tape::{CrossEntropy, Tape};
 use crate::train::batch_arrays::BatchArrays;
 
 /// Default for the longest window in tokens: the gain of a longer context is another measurement.
@@ -82,22 +81,13 @@ impl<'gpu> Scorer<'gpu> {
         let (gpt, buffers) = (loading.model(&model), loading.model_buffers);
         let persistents = &mut loading.persistents;
         let step = StepState::tensor(persistents, "step state");
-        let next_token = LossState::tensor(persistents, "loss state");
+        let loss = LossState::tensor(persistents, "loss state");
         let mut record = |spec: &BatchSpec| {
             let model = model.with_window(spec.seq_length);
             let tokens = (spec.batch_size * spec.seq_length) as u32;
             let arrays = BatchArrays { ahead: 0, ..BatchArrays::of(&model, tokens, true) };
             let batch = persistents.add("batch", arrays.bytes());
             let losses = persistents.tensor("losses", 1, tokens, Element::F32);
-            let into = LossTensors {
-                step,
-                accumulation: 1,
-                is_per_token: false,
-                next_token,
-                correct: None,
-                losses: Some(losses),
-                multi_token: None,
-            };
             let mut rec = Recorder::new("score", capabilities);
             let context = ForwardContext {
                 config: &model,
@@ -107,7 +97,8 @@ impl<'gpu> Scorer<'gpu> {
                 matrix_ranks: None,
                 mode: Mode::Scoring,
             };
-            gpt.loss(&mut Tape::forward_only(&mut rec), &context, &into);
+            let loss = CrossEntropy { losses: Some(losses), ..context.cross_entropy(step, loss) };
+            gpt.loss(&mut Tape::forward_only(&mut rec), &context, &loss);
             Ok((Pass { arrays, batch, losses }, rec.try_finish()?))
         };
         let recorded = packed.specs().map(&mut record).collect::<Result<Vec<_>>>();

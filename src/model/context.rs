@@ -10,7 +10,7 @@ use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::rope::Rope;
 use crate::ops::spread::ExpertRanks;
 use crate::record::Tensor;
-use crate::tape::{Parameter, Tape, Var};
+use crate::tape::{CrossEntropy, Parameter, Tape, Var};
 
 /// The inputs of a forward pass other than parameters, which are the same for all layers.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +59,8 @@ pub struct Training {
     pub masks: Option<Masks>,
     /// (layers, heads of all ranks), u32: receives the largest attention scores of each layer, if they are watched.
     pub largest_scores: Option<Tensor>,
+    /// `LossState` of multi-token prediction, for models that have it.
+    pub ahead_loss: Option<Tensor>,
 }
 
 /// The random bits of dropout masks.
@@ -118,6 +120,11 @@ impl DropoutSite {
 }
 
 impl ForwardContext<'_> {
+    /// The cross-entropy of the batch's targets, in a step of one micro-batch.
+    pub(crate) fn cross_entropy(&self, step: Tensor, loss: Tensor) -> CrossEntropy {
+        CrossEntropy { ignore: self.config.ignore_id, ..CrossEntropy::new(self.batch.targets, step, loss) }
+    }
+
     /// The dropout at `site`; `None` outside of training and if the probability is 0.
     pub(super) fn dropout(&self, site: DropoutSite) -> Option<Dropout> {
         let Masks { seed, state } = self.training()?.masks?;

@@ -24,75 +24,47 @@ use crate::ops::rope::Rope;
 use crate::record::Tensor;
 use crate::tape::{CrossEntropy, HeadForm, Parameter, Tape, Var};
 
-/// Where a pass adds its losses, and how they are weighted.
-#[derive(Clone, Copy, Debug)]
-pub struct LossTensors {
-    /// `StepState`.
-    pub step: Tensor,
-    /// Micro-batches per step.
-    pub accumulation: u32,
-    /// Whether a token weighs the same in every micro-batch of a step.
-    pub is_per_token: bool,
-    /// `LossState` of the next token.
-    pub next_token: Tensor,
-    /// (1, 1): receives the number of next tokens that have the largest logit, if it is asked for.
-    pub correct: Option<Tensor>,
-    /// (1, N): receives the loss of each next token, if they are asked for.
-    pub losses: Option<Tensor>,
-    /// `LossState` of multi-token prediction; `None` outside training and for models without it.
-    pub multi_token: Option<Tensor>,
-}
-
 impl Gpt<Parameter> {
-    /// Adds the cross-entropy of the batch to `losses`. On a tape for training, [`Tape::backward`] continues from here.
-    pub fn loss<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, losses: &LossTensors) {
+    /// Adds the batch's next-token `loss` to its state, and in training the losses of multi-token prediction to theirs.
+    /// On a tape for training, [`Tape::backward`] continues from here.
+    pub fn loss<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, loss: &CrossEntropy) {
         let chunk = Chunk::whole(self.blocks.len());
-        self.chunk(tape, ctx, &chunk, None, losses);
+        self.chunk(tape, ctx, &chunk, None, loss);
     }
 
     /// The part of [`loss`](Self::loss) that belongs to `chunk`. It starts from `rows` (N, D), the result of the
-    /// previous chunk, unless it is the first chunk. Returns the rows for the next chunk; the last chunk adds to
-    /// `losses` instead.
+    /// previous chunk, unless it is the first chunk. Returns the rows for the next chunk; the last chunk adds the losses
+    /// instead.
     pub fn chunk<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'p>,
         chunk: &Chunk,
         rows: Option<Var>,
-        losses: &LossTensors,
+        loss: &CrossEntropy,
     ) -> Option<Var> {
         let x = self.layers(tape, ctx, chunk, rows); // (N, D)
         if !chunk.is_last {
             return Some(x);
         }
-        self.losses(tape, ctx, x, losses);
+        self.losses(tape, ctx, x, loss);
         None
     }
 
     /// Adds the cross-entropy of the head's logits for x (N, D), the residual stream after the last layer.
-    fn losses<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, x: Var, losses: &LossTensors) {
+    fn losses<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, x: Var, loss: &CrossEntropy) {
         let h = self.normed(tape, ctx, x);
         let h = ctx.all_rows(tape, h); // (N, D)
-        let next_token = CrossEntropy {
-            targets: ctx.batch.targets,
-            ignore: ctx.config.ignore_id,
-            step: losses.step,
-            loss: losses.next_token,
-            correct: losses.correct,
-            losses: losses.losses,
-            accumulation: losses.accumulation,
-            factor: 1.0,
-            is_per_token: losses.is_per_token,
-        };
         let unit_epsilon = ctx.config.head_epsilon.map(|epsilon| epsilon as f32);
         let form = HeadForm { unit_epsilon, ranks: ctx.vocabulary_ranks() };
-        tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), &next_token, form));
-        if let (Some(config), Some(loss)) = (ctx.config.multi_token, losses.multi_token) {
+        tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), loss, form));
+        let ahead = ctx.training().and_then(|training| training.ahead_loss);
+        if let (Some(config), Some(ahead)) = (ctx.config.multi_token, ahead) {
             let factor = (config.loss_factor / config.depth as f64) as f32;
             for Prediction { hidden, targets } in self.predict_ahead(tape, ctx, x) {
                 let hidden = ctx.all_rows(tape, hidden);
                 let further =
-                    CrossEntropy { targets, loss, correct: None, losses: None, factor, ..next_token };
+                    CrossEntropy { targets, loss: ahead, correct: None, losses: None, factor, ..*loss };
                 tape.scope("loss_ahead", |tape| {
                     tape.linear_cross_entropy(hidden, self.head(), &further, form)
                 });

@@ -7,7 +7,6 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Holds};
-use crate::model::gpt::LossTensors;
 use crate::model::{ForwardContext, Mode, Training};
 use crate::ops::cast::cast;
 use crate::ops::dropout::count_micro_step;
@@ -15,7 +14,7 @@ use crate::ranks::Group;
 use crate::ranks::sharding::buckets::BucketBuffers;
 use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{Collective, Recorder, Recording, Span, Tensor};
-use crate::tape::Tape;
+use crate::tape::{CrossEntropy, Tape};
 
 /// The parameters that passes are recorded on.
 #[derive(Clone, Copy)]
@@ -33,7 +32,7 @@ impl Passes<'_> {
         &self,
         chunk: &ModelChunk,
         training: &ForwardContext<'_>,
-        losses: &LossTensors,
+        loss: &CrossEntropy,
     ) -> Result<Recording> {
         let Self { layout, arenas, copies, ownership, capabilities } = *self;
         let mut rec = Recorder::new("micro_step", capabilities);
@@ -54,7 +53,7 @@ impl Passes<'_> {
         copies.iter().for_each(|copies| copies.attach(&mut gpt));
         let mut tape = Tape::new(&mut rec);
         let rows = rows.map(|rows| tape.leaf(rows, true));
-        let sent = gpt.chunk(&mut tape, training, &chunk.chunk, rows, losses).zip(chunk.neighbours[1]);
+        let sent = gpt.chunk(&mut tape, training, &chunk.chunk, rows, loss).zip(chunk.neighbours[1]);
         if let Some((sent, to)) = sent {
             self.send(tape.rec, to, sent.tensor);
         }
@@ -91,7 +90,7 @@ impl Passes<'_> {
         &self,
         chunk: &ModelChunk,
         evaluation: &ForwardContext<'_>,
-        losses: &LossTensors,
+        loss: &CrossEntropy,
     ) -> Result<Recording> {
         let Self { layout, arenas, copies, ownership, capabilities } = *self;
         let mut rec = Recorder::new("eval", capabilities);
@@ -103,7 +102,7 @@ impl Passes<'_> {
         copies.iter().for_each(|copies| copies.attach(&mut gpt));
         let mut tape = Tape::forward_only(&mut rec);
         let rows = rows.map(|rows| tape.leaf(rows, false));
-        let sent = gpt.chunk(&mut tape, evaluation, &chunk.chunk, rows, losses);
+        let sent = gpt.chunk(&mut tape, evaluation, &chunk.chunk, rows, loss);
         if let Some((sent, to)) = sent.zip(chunk.neighbours[1]) {
             self.send(tape.rec, to, sent.tensor);
         }

@@ -60,7 +60,8 @@ impl RunParts<'_> {
         };
         let micro_step = |chunk: ModelChunk, InFlight { batch, masks }: InFlight| {
             let training = forward(batch, Mode::Training(tensors.training(masks, largest)));
-            passes.micro_step(&chunk, &training, &tensors.training_losses()).map_err(|e| misfit(&e, windows))
+            let loss = tensors.training_loss(&training);
+            passes.micro_step(&chunk, &training, &loss).map_err(|e| misfit(&e, windows))
         };
         let of_chunk = |(chunk, slots): (usize, &Vec<InFlight>)| -> Result<Vec<Recording>> {
             let slots = slots.iter().enumerate();
@@ -68,9 +69,8 @@ impl RunParts<'_> {
         };
         let micro_steps = in_flight.iter().enumerate().map(of_chunk).collect::<Result<_>>()?;
         let evaluation = forward(tensors.batch, Mode::Evaluation);
-        let eval = |chunk| {
-            passes.eval(chunk, &evaluation, &tensors.evaluation_losses()).map_err(|e| misfit(&e, windows))
-        };
+        let loss = tensors.evaluation_loss(&evaluation);
+        let eval = |chunk| passes.eval(chunk, &evaluation, &loss).map_err(|e| misfit(&e, windows));
         Ok((micro_steps, chunks.all.iter().map(eval).collect::<Result<_>>()?))
     }
 

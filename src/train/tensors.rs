@@ -5,8 +5,7 @@ use super::schedule::schedule_columns;
 use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
-use crate::model::gpt::LossTensors;
-use crate::model::{BatchTensors, Masks, ModelBuffers, Training};
+use crate::model::{BatchTensors, ForwardContext, Masks, ModelBuffers, Training};
 use crate::ops::dropout::DropoutState;
 use crate::ops::grad_norm::StepTensors;
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
@@ -14,6 +13,7 @@ use crate::ops::step_state::{LossState, StepState};
 use crate::perf::limits::check_binding;
 use crate::record::{BufferId, Persistents, State, Tensor};
 use crate::settings::{Adaptation, RunPlan};
+use crate::tape::CrossEntropy;
 
 /// The tensors that a micro-batch has of its own from its forward to its backward pass; several micro-batches are under
 /// way in a pipeline.
@@ -129,24 +129,19 @@ impl RunTensors {
 
     /// The additions of a training forward pass to one of an evaluation.
     pub(super) fn training(&self, masks: Option<Masks>, largest_scores: Option<Tensor>) -> Training {
-        Training { step: self.state, accumulation: self.accumulation, masks, largest_scores }
+        let Self { state: step, accumulation, ahead_loss, .. } = *self;
+        Training { step, accumulation, masks, largest_scores, ahead_loss }
     }
 
-    pub(super) fn training_losses(&self) -> LossTensors {
-        LossTensors {
-            step: self.state,
-            accumulation: self.accumulation,
-            is_per_token: self.is_per_token,
-            next_token: self.loss,
-            correct: None,
-            losses: None,
-            multi_token: self.ahead_loss,
-        }
+    /// The loss of a training pass.
+    pub(super) fn training_loss(&self, ctx: &ForwardContext<'_>) -> CrossEntropy {
+        let Self { accumulation, is_per_token, .. } = *self;
+        CrossEntropy { accumulation, is_per_token, ..ctx.cross_entropy(self.state, self.loss) }
     }
 
-    pub(super) fn evaluation_losses(&self) -> LossTensors {
-        let correct = self.eval_correct;
-        LossTensors { next_token: self.eval_loss, correct, multi_token: None, ..self.training_losses() }
+    /// The loss of a pass of an evaluation.
+    pub(super) fn evaluation_loss(&self, ctx: &ForwardContext<'_>) -> CrossEntropy {
+        CrossEntropy { loss: self.eval_loss, correct: self.eval_correct, ..self.training_loss(ctx) }
     }
 
     /// The sums of losses over the micro-batches of a step.
