@@ -40,7 +40,7 @@ impl<'gpu> Encoder<'gpu> {
     /// # Errors
     /// A device failure.
     pub async fn replay(&mut self, program: &Program) -> Result<()> {
-        if !program.points.is_empty() {
+        if !program.exchanges.is_empty() {
             let why = "exchanges with other ranks, and is replayed without a connection to them";
             return Err(Error::Device(format!("{} {why}", program.name)));
         }

@@ -8,15 +8,13 @@
 //! A replay is cut where an exchange starts and where its result is needed. At most four exchanges are under way. Rows
 //! between stages of a pipeline are exchanged between replays, by the schedule of the stages (`pipeline_mailbox.rs`).
 
+pub(super) mod on_host;
 mod pipeline_mailbox;
-pub(super) mod point;
 mod rows;
 mod staging;
 
-pub(super) use point::ExchangePoint;
-
+use on_host::{HostBytes, carry_out, head, used};
 use pipeline_mailbox::PipelineMailbox;
-use point::{HostBytes, carry_out, head, used};
 use staging::ToDevice;
 
 use super::encoder::Encoder;
@@ -26,16 +24,16 @@ use super::prepare::{Prepared, Program, Replayed};
 use crate::error::{Error, Result};
 use crate::ranks::pipeline::{Half, Turn};
 use crate::ranks::{Pending, Ranks};
-use crate::record::{Room, Started, UnderWay, stops};
+use crate::record::{Collective, Exchange, Room, Started, UnderWay, stops};
 
 /// Most exchanges that are under way at a time.
-const SLOTS: usize = UnderWay::<Carried>::MOST;
+const SLOTS: usize = UnderWay::<Slot>::MOST;
 
 /// Carries out the exchanges of programs: owns the connection to the other ranks and the staging buffers.
 pub struct Exchanger {
     ranks: Ranks,
     free: Vec<Slot>,
-    under_way: UnderWay<Carried>,
+    under_way: UnderWay<Slot>,
     passing: PipelineMailbox,
 }
 
@@ -48,21 +46,18 @@ pub enum Exchanges {
     OfEveryMicroBatch,
 }
 
-/// Staging buffers and host memory of one exchange.
+/// Staging buffers and host memory of one exchange, and how far it is.
 struct Slot {
     /// Receives the sources from the device.
     down: wgpu::Buffer,
     up: ToDevice,
     bytes: HostBytes,
-}
-
-/// An exchange that has started: its memory and its stage.
-struct Carried {
-    slot: Slot,
     stage: Stage,
 }
 
 enum Stage {
+    /// The slot is free.
+    Free,
     /// The sources are on their way to the host.
     Down(Mapping),
     /// The communication thread exchanges them with the other ranks.
@@ -76,13 +71,15 @@ impl Exchanger {
     /// # Errors
     /// Out of memory.
     pub async fn new(gpu: &Gpu, ranks: Ranks, prepared: &Prepared, waiting: usize) -> Result<Self> {
-        let points = prepared.programs.iter().flat_map(|program| &program.points);
-        let (between, points): (Vec<_>, Vec<_>) = points.partition(|point| point.is_between_stages());
-        let passed = between.iter().map(|point| point.room.down.max(point.room.up)).max();
+        let exchanges = prepared.programs.iter().flat_map(|program| &program.exchanges);
+        let (between, others): (Vec<_>, Vec<_>) =
+            exchanges.partition(|exchange| exchange.collective.is_between_stages());
+        let rooms = between.iter().map(|exchange| exchange.room());
+        let passed = rooms.map(|room| room.down.max(room.up)).max();
         let passing = PipelineMailbox::new(gpu, waiting, passed.unwrap_or(0)).await?;
-        let room = points.iter().fold(Room::default(), |room, point| room.or(point.room));
+        let room = others.iter().fold(Room::default(), |room, exchange| room.or(exchange.room()));
         let mut free = Vec::new();
-        for _ in 0..SLOTS.min(points.len()) {
+        for _ in 0..SLOTS.min(others.len()) {
             free.push(Slot::new(gpu, &room).await?);
         }
         Ok(Self { ranks, free, under_way: UnderWay::new(), passing })
@@ -120,15 +117,15 @@ impl Exchanger {
         program: Option<&Program>,
     ) -> Result<()> {
         let part = turn.half.map_or(Replayed::Whole, Replayed::of);
-        let receives = |program: &&Program| turn.receives && program.receives(part).is_some();
-        let point = program.filter(receives).and_then(|program| program.receives(part));
-        self.passing.pass(encoder, &self.ranks, &turn.sends, point).await
+        let program = program.filter(|_| turn.receives);
+        let received = program.and_then(|program| Some((program, program.receives(part)?)));
+        self.passing.pass(encoder, &self.ranks, &turn.sends, received).await
     }
 
     /// The launches before which the replay of a part stops for exchanges: ascending indices.
     pub(super) fn stops(program: &Program, part: Replayed, which: Exchanges) -> Vec<usize> {
-        let points = program.points_of(part).filter(|(_, point)| is_among(point, which));
-        stops(points.map(|(_, point)| (point.exchange.at, point.needed)))
+        let exchanges = program.exchanges_of(part).filter(|(_, exchange)| is_among(exchange, which));
+        stops(exchanges.map(|(_, exchange)| (exchange.at, program.needed(exchange))))
     }
 
     /// Starts the exchanges that are due before launch `stop`, and ends those whose results that launch needs. Rows for
@@ -141,39 +138,43 @@ impl Exchanger {
         which: Exchanges,
         stop: usize,
     ) -> Result<()> {
-        let starting = program.points_of(part).filter(|(_, point)| point.exchange.at == stop);
-        for (index, point) in starting.filter(|(_, point)| is_among(point, which)) {
-            match half.filter(|_| point.is_between_stages()) {
-                Some(half) if !point.sources.is_empty() => self.passing.post(encoder, half, point).await?,
-                Some(_) => {} // received before
-                None if point.is_between_stages() => {
+        let starting = program.exchanges_of(part).filter(|(_, exchange)| exchange.at == stop);
+        for (index, exchange) in starting.filter(|(_, exchange)| is_among(exchange, which)) {
+            match (&exchange.collective, half) {
+                (Collective::Send { to, .. }, Some(half)) => {
+                    self.passing.post(encoder, half, *to, (program, exchange)).await?;
+                }
+                (Collective::Receive { .. }, Some(_)) => {} // received before
+                (Collective::Send { .. } | Collective::Receive { .. }, None) => {
                     let why =
                         "exchanges rows between stages, and is replayed without a half of their schedule";
                     return Err(Error::Device(format!("{} {why}", program.name)));
                 }
-                None => {
-                    self.end_first(encoder, program, self.under_way.before(point.exchange.after)).await?;
-                    self.start(encoder, index, point).await?;
+                _ => {
+                    self.end_first(encoder, program, self.under_way.before(exchange.after)).await?;
+                    self.start(encoder, program, (index, exchange)).await?;
                 }
             }
         }
         self.end_first(encoder, program, self.under_way.due(stop)).await
     }
 
-    async fn start(&mut self, encoder: &mut Encoder<'_>, index: usize, point: &ExchangePoint) -> Result<()> {
+    async fn start(
+        &mut self,
+        encoder: &mut Encoder<'_>,
+        program: &Program,
+        (index, exchange): (usize, &Exchange),
+    ) -> Result<()> {
         let Some(mut slot) = self.free.pop() else {
             return Err(Error::Device("there is no staging buffer for an exchange".into()));
         };
-        let mut at = 0;
-        for range in &point.sources {
-            encoder.copy(&range.buffer, range.start, &slot.down, at, range.bytes);
-            at += range.bytes;
-        }
+        copy_sources(encoder, program, exchange, &slot.down);
         encoder.flush().await?;
-        slot.bytes.fit(&point.room);
-        let bytes = point.room.down.max(4);
-        let stage = Stage::Down(Mapping::request(encoder.gpu(), &slot.down, wgpu::MapMode::Read, bytes));
-        self.under_way.start(Started { index, needed: point.needed, what: Carried { slot, stage } });
+        let room = exchange.room();
+        slot.bytes.fit(&room);
+        let mapping = Mapping::request(encoder.gpu(), &slot.down, wgpu::MapMode::Read, room.down.max(4));
+        slot.stage = Stage::Down(mapping);
+        self.under_way.start(Started { index, needed: program.needed(exchange), what: slot });
         Ok(())
     }
 
@@ -181,18 +182,18 @@ impl Exchanger {
     async fn end_first(&mut self, encoder: &mut Encoder<'_>, program: &Program, count: usize) -> Result<()> {
         let gpu = encoder.gpu();
         self.hand_over(gpu, program, count).await?;
-        let first: Vec<Started<Carried>> = self.under_way.end(count).collect();
+        let first: Vec<Started<Slot>> = self.under_way.end(count).collect();
         if first.is_empty() {
             return Ok(());
         }
         let mut ended = Vec::with_capacity(count);
-        for Started { index, what: Carried { mut slot, stage }, .. } in first {
-            let Stage::Exchanged(exchanged) = stage else {
+        for Started { index, what: mut slot, .. } in first {
+            let Stage::Exchanged(exchanged) = std::mem::replace(&mut slot.stage, Stage::Free) else {
                 return Err(Error::Device("an exchange ended before it was made".into()));
             };
             slot.bytes = exchanged.await?;
-            let Slot { up, bytes, .. } = &mut slot;
-            up.copy(gpu, encoder, &bytes.results, &program.points[index].results).await?;
+            let results = program.ranges(program.exchanges[index].collective.results());
+            slot.up.copy(gpu, encoder, &slot.bytes.results, results).await?;
             ended.push(slot);
         }
         encoder.flush().await?;
@@ -207,8 +208,8 @@ impl Exchanger {
     /// `count` exchanges.
     async fn hand_over(&mut self, gpu: &Gpu, program: &Program, count: usize) -> Result<()> {
         for (place, exchange) in self.under_way.iter_mut().enumerate() {
-            let Started { index, what: Carried { slot, stage }, .. } = exchange;
-            let Stage::Down(mapping) = stage else { continue };
+            let Started { index, what: slot, .. } = exchange;
+            let Stage::Down(mapping) = &mut slot.stage else { continue };
             if mapping.done_at()?.is_none() {
                 if place >= count {
                     break;
@@ -216,14 +217,14 @@ impl Exchanger {
                 mapping.arrived(gpu).await?;
             }
             let mut bytes = std::mem::take(&mut slot.bytes);
-            let exchange = program.points[*index].exchange.clone();
+            let exchange = program.exchanges[*index].clone();
             let (rank, head) = (self.ranks.rank(), head(&exchange.collective));
             copy_mapped(&slot.down, &mut bytes.sources, head, |head| used(&exchange, rank, head))?;
             let exchanged = self.ranks.run(move |transport| {
                 carry_out(&exchange, transport, &mut bytes)?;
                 Ok(bytes)
             });
-            *stage = Stage::Exchanged(exchanged);
+            slot.stage = Stage::Exchanged(exchanged);
         }
         Ok(())
     }
@@ -236,10 +237,20 @@ impl Slot {
             down: gpu.buffer("exchange, from the device", room.down.max(16), read, Vec::new).await?,
             up: ToDevice::new(gpu, room.up).await?,
             bytes: HostBytes::new(room),
+            stage: Stage::Free,
         })
     }
 }
 
-fn is_among(point: &ExchangePoint, which: Exchanges) -> bool {
-    which == Exchanges::All || !point.exchange.once_per_step
+fn is_among(exchange: &Exchange, which: Exchanges) -> bool {
+    which == Exchanges::All || !exchange.once_per_step
+}
+
+/// Adds copies of the sources of `exchange` to `down`, one after the other.
+fn copy_sources(encoder: &mut Encoder<'_>, program: &Program, exchange: &Exchange, down: &wgpu::Buffer) {
+    let mut at = 0;
+    for range in program.ranges(exchange.collective.sources()) {
+        encoder.copy(range.buffer, range.start, down, at, range.bytes);
+        at += range.bytes;
+    }
 }

@@ -1,7 +1,7 @@
 //! Prepares recordings for replay: compiles pipelines, allocates buffers, creates bind groups.
 
 use super::buffers::Buffers;
-use super::exchange::point::ExchangePoint;
+use super::exchange::on_host::check_sums;
 use super::fault::one_line;
 use super::gpu::Gpu;
 use super::launch::{BufferTable, Launch};
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::gpu::device::submission_split::Slices;
 use crate::kernels::Kernel;
 use crate::ranks::pipeline::{Direction, Half};
-use crate::record::{BufferId, Collective, LARGEST, MemoryPlan, Recording};
+use crate::record::{BufferId, Collective, Exchange, LARGEST, MemoryPlan, Recording, Span};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,9 @@ use std::sync::Arc;
 pub struct Program {
     pub(super) name: &'static str,
     pub(super) launches: Vec<Launch>,
-    pub(super) points: Vec<ExchangePoint>,
+    pub(super) exchanges: Vec<Arc<Exchange>>,
+    /// The buffers that exchanges read or write, and the byte at which the data of each start.
+    exchanged: HashMap<BufferId, (wgpu::Buffer, u64)>,
     /// How replays are split into submissions.
     pub(super) slices: Arc<Slices>,
     /// The first launch of its second half, if the program is replayed in two halves.
@@ -42,6 +44,13 @@ impl Replayed {
             Direction::Backward => Self::Second,
         }
     }
+}
+
+/// A range of a buffer on the device.
+pub(super) struct DeviceRange<'a> {
+    pub buffer: &'a wgpu::Buffer,
+    pub start: u64,
+    pub bytes: u64,
 }
 
 /// Guard zones around pool buffers, for tests.
@@ -119,20 +128,34 @@ impl Program {
     }
 
     /// The exchanges of a part, with their indices.
-    pub(super) fn points_of(&self, part: Replayed) -> impl Iterator<Item = (usize, &ExchangePoint)> {
-        let is_of = move |point: &ExchangePoint| match (part, self.cut) {
-            (Replayed::First, Some(cut)) => !point.is_after(cut),
-            (Replayed::Second, Some(cut)) => point.is_after(cut),
+    pub(super) fn exchanges_of(&self, part: Replayed) -> impl Iterator<Item = (usize, &Exchange)> {
+        let is_of = move |exchange: &Exchange| match (part, self.cut) {
+            (Replayed::First, Some(cut)) => !exchange.is_after(cut),
+            (Replayed::Second, Some(cut)) => exchange.is_after(cut),
             _ => true,
         };
-        self.points.iter().enumerate().filter(move |(_, point)| is_of(point))
+        let exchanges = self.exchanges.iter().map(|exchange| &**exchange).enumerate();
+        exchanges.filter(move |(_, exchange)| is_of(exchange))
+    }
+
+    /// The launch that needs the result of `exchange`; a half ends the exchanges that it starts.
+    pub(super) fn needed(&self, exchange: &Exchange) -> usize {
+        let end = self.cut.filter(|cut| !exchange.is_after(*cut));
+        end.map_or(exchange.needed, |cut| exchange.needed.min(cut))
+    }
+
+    /// Where `spans` of an exchange are on the device.
+    pub(super) fn ranges(&self, spans: Vec<Span>) -> impl Iterator<Item = DeviceRange<'_>> {
+        spans.into_iter().filter(|span| span.bytes > 0).map(move |span| {
+            let (buffer, start) = &self.exchanged[&span.buffer];
+            DeviceRange { buffer, start: start + span.offset, bytes: span.bytes }
+        })
     }
 
     /// The exchange with which a part begins, if it receives rows of another stage.
-    pub(super) fn receives(&self, part: Replayed) -> Option<&ExchangePoint> {
-        let receives =
-            |point: &&ExchangePoint| matches!(point.exchange.collective, Collective::Receive { .. });
-        self.points_of(part).map(|(_, point)| point).find(receives)
+    pub(super) fn receives(&self, part: Replayed) -> Option<&Exchange> {
+        let mut exchanges = self.exchanges_of(part).map(|(_, exchange)| exchange);
+        exchanges.find(|exchange| matches!(exchange.collective, Collective::Receive { .. }))
     }
 
     pub(super) fn encode_launches(&self, commands: &mut wgpu::CommandEncoder, launches: Range<usize>) {
@@ -221,14 +244,20 @@ impl Gpu {
             let (name, error) = (recording.name, one_line(&error.to_string()));
             return Err(Error::Device(format!("{} refuses {name}: {error}", self.report().name)));
         }
-        let points = recording.exchanges.iter().map(|exchange| ExchangePoint::new(exchange, &table));
-        let mut points = points.collect::<Result<Vec<ExchangePoint>>>()?;
-        if let Some(cut) = recording.cut {
-            // A half ends the exchanges that it starts.
-            let of_first = points.iter_mut().filter(|point| !point.is_after(cut));
-            of_first.for_each(|point| point.needed = point.needed.min(cut));
+        let mut exchanged = HashMap::new();
+        for exchange in &recording.exchanges {
+            check_sums(exchange)?;
+            let Exchange { path, collective, .. } = exchange;
+            let spans = collective.sources().into_iter().chain(collective.results());
+            for span in spans.filter(|span| span.bytes > 0) {
+                let nowhere = || Error::Device(format!("{path}: what is exchanged has no buffer"));
+                let (buffer, start) = table.place(span.buffer).ok_or_else(nowhere)?;
+                exchanged.insert(span.buffer, (buffer.clone(), start));
+            }
         }
-        Ok(Program { name: recording.name, launches, points, slices: Arc::default(), cut: recording.cut })
+        let exchanges = recording.exchanges.iter().cloned().map(Arc::new).collect();
+        let Recording { name, cut, .. } = *recording;
+        Ok(Program { name, launches, exchanges, exchanged, slices: Arc::default(), cut })
     }
 
     /// One uniform buffer with all params structs of a recording.

@@ -28,7 +28,7 @@ impl Encoder<'_> {
     /// A program with exchanges, an adapter without timestamps, or a device failure.
     pub async fn replay_timed(&mut self, program: &Program) -> Result<Vec<LaunchTime>> {
         self.gpu().check_timestamps()?;
-        if !program.points.is_empty() {
+        if !program.exchanges.is_empty() {
             return Err(Error::Device(format!(
                 "{} exchanges with other ranks and is not timed",
                 program.name

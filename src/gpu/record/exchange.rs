@@ -303,6 +303,11 @@ impl Exchange {
         Room { down, up, received: received.unwrap_or(0) }
     }
 
+    /// Whether it belongs to the second half of a recording that is cut before dispatch `cut`.
+    pub fn is_after(&self, cut: usize) -> bool {
+        self.at > cut || (self.at == cut && !matches!(self.collective, Collective::Send { .. }))
+    }
+
     /// The buffers that it reads or writes.
     pub fn buffers(&self) -> impl Iterator<Item = BufferId> + '_ {
         let Self { collective, .. } = self;

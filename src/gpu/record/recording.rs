@@ -157,7 +157,7 @@ impl Recording {
     /// Whether the first half (`is_first`), or else the second, ends by sending rows to another stage.
     pub fn sends(&self, is_first: bool) -> bool {
         let cut = self.cut.unwrap_or(usize::MAX);
-        let is_of_half = |exchange: &&Exchange| (exchange.at <= cut) == is_first;
+        let is_of_half = |exchange: &&Exchange| exchange.is_after(cut) != is_first;
         let sent = |exchange: &Exchange| matches!(exchange.collective, Collective::Send { .. });
         self.exchanges.iter().filter(is_of_half).any(sent)
     }

@@ -4,15 +4,16 @@
 //! All that a turn sends and receives is one job of the communication thread. The host waits for received rows at once,
 //! and for sent ones only when it needs their memory again.
 
-use super::point::ExchangePoint;
+use super::copy_sources;
 use super::staging::ToDevice;
 use crate::device::encoder::Encoder;
 use crate::device::gpu::Gpu;
 use crate::device::mapping::{Mapping, copy_mapped};
+use crate::device::prepare::Program;
 use crate::error::{Error, Result};
 use crate::ranks::pipeline::Half;
 use crate::ranks::{Pending, Ranks};
-use crate::record::Collective;
+use crate::record::{Collective, Exchange};
 use std::collections::VecDeque;
 
 /// The memory of results that wait to be sent, and of rows under way.
@@ -70,33 +71,35 @@ impl PipelineMailbox {
         (waiting as u64 + INCOMING) * bytes
     }
 
-    /// Copies the result of `half`, the sources of `point`, to the host.
-    pub async fn post(&mut self, encoder: &mut Encoder<'_>, half: Half, point: &ExchangePoint) -> Result<()> {
-        let Collective::Send { to, .. } = point.exchange.collective else {
-            return Err(Error::Device("a stage sends what it does not compute".into()));
-        };
+    /// Copies the result of `half`, the sources of an exchange of `program` that sends them to the rank `to`, to the
+    /// host.
+    pub async fn post(
+        &mut self,
+        encoder: &mut Encoder<'_>,
+        half: Half,
+        to: usize,
+        (program, exchange): (&Program, &Exchange),
+    ) -> Result<()> {
         let mut outgoing = self.take_free().await?;
-        let mut at = 0;
-        for range in &point.sources {
-            encoder.copy(&range.buffer, range.start, &outgoing.down, at, range.bytes);
-            at += range.bytes;
-        }
+        copy_sources(encoder, program, exchange, &outgoing.down);
         encoder.flush().await?;
-        outgoing.bytes.resize(point.room.down as usize, 0);
+        let bytes = exchange.room().down;
+        outgoing.bytes.resize(bytes as usize, 0);
         outgoing.to = to;
-        outgoing.mapping =
-            Some(Mapping::request(encoder.gpu(), &outgoing.down, wgpu::MapMode::Read, point.room.down));
+        let mapping = Mapping::request(encoder.gpu(), &outgoing.down, wgpu::MapMode::Read, bytes);
+        outgoing.mapping = Some(mapping);
         self.waiting.push((half, outgoing));
         Ok(())
     }
 
-    /// Sends the results of the halves `sends`, and copies the rows received at `point` to the device.
+    /// Sends the results of the halves `sends`, and copies the rows that an exchange of a program receives to the
+    /// device.
     pub async fn pass(
         &mut self,
         encoder: &mut Encoder<'_>,
         ranks: &Ranks,
         sends: &[Half],
-        point: Option<&ExchangePoint>,
+        receiving: Option<(&Program, &Exchange)>,
     ) -> Result<()> {
         let gpu = encoder.gpu();
         let mut sent = Vec::with_capacity(sends.len());
@@ -111,11 +114,11 @@ impl PipelineMailbox {
             copy_mapped(&outgoing.down, &mut outgoing.bytes, 0, |_| None)?;
             sent.push(outgoing);
         }
-        let mut incoming = point.and_then(|_| self.incoming.pop_front());
-        let received = incoming.as_mut().zip(point).and_then(|(incoming, point)| {
-            let Collective::Receive { from, .. } = point.exchange.collective else { return None };
+        let mut incoming = receiving.and_then(|_| self.incoming.pop_front());
+        let received = incoming.as_mut().zip(receiving).and_then(|(incoming, (_, exchange))| {
+            let Collective::Receive { from, .. } = exchange.collective else { return None };
             let mut bytes = std::mem::take(&mut incoming.bytes);
-            bytes.resize(point.room.up as usize, 0);
+            bytes.resize(exchange.room().up as usize, 0);
             Some((from, bytes))
         });
         if sent.is_empty() && received.is_none() {
@@ -128,7 +131,7 @@ impl PipelineMailbox {
             transport.exchange(&outgoing, &mut into)?;
             Ok((sent, received))
         });
-        let Some((mut incoming, point)) = incoming.zip(point) else {
+        let Some((mut incoming, (program, exchange))) = incoming.zip(receiving) else {
             self.under_way.push_back(job);
             return Ok(());
         };
@@ -137,7 +140,8 @@ impl PipelineMailbox {
         let (sent, received) = job.await?;
         self.free.extend(sent);
         incoming.bytes = received.unwrap_or_default();
-        incoming.up.copy(gpu, encoder, &incoming.bytes, &point.results).await?;
+        let results = program.ranges(exchange.collective.results());
+        incoming.up.copy(gpu, encoder, &incoming.bytes, results).await?;
         encoder.flush().await?;
         incoming.up.recycle(gpu);
         self.incoming.push_back(incoming);

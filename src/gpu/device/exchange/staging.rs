@@ -1,9 +1,9 @@
 //! Staging memory on the way from the host to the device.
 
-use super::point::DeviceRange;
 use crate::device::encoder::Encoder;
 use crate::device::gpu::Gpu;
 use crate::device::mapping::Mapping;
+use crate::device::prepare::DeviceRange;
 use crate::error::{Error, Result};
 
 /// A staging buffer that the host writes.
@@ -28,7 +28,7 @@ impl ToDevice {
         gpu: &Gpu,
         encoder: &mut Encoder<'_>,
         bytes: &[u8],
-        ranges: &[DeviceRange],
+        ranges: impl Iterator<Item = DeviceRange<'_>>,
     ) -> Result<()> {
         if let Some(mut remapping) = self.remapping.take()
             && remapping.done_at()?.is_none()
@@ -46,7 +46,7 @@ impl ToDevice {
         let mut at = 0;
         for range in ranges {
             let count = range.bytes.min(bytes.len() as u64 - at);
-            encoder.copy(&self.buffer, at, &range.buffer, range.start, count);
+            encoder.copy(&self.buffer, at, range.buffer, range.start, count);
             at += count;
         }
         Ok(())

@@ -1,35 +1,12 @@
-//! Exchange points of prepared programs: which ranges are copied to the host and back, and what the ranks do in
-//! between.
+//! The part of an exchange on the host: what the ranks do with bytes between their copies from the device and back.
 
 use super::rows::RowMap;
-use crate::device::launch::BufferTable;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::ranks::collectives::{Reduction, all_gather, all_reduce, all_to_all, reduce_scatter};
 use crate::ranks::{Group, Transport};
 use crate::record::{Collective, Exchange, Room, Span};
 use std::ops::Range;
-use std::sync::Arc;
-
-/// An exchange of a program, with the buffers of its spans.
-pub(in crate::gpu::device) struct ExchangePoint {
-    pub exchange: Arc<Exchange>,
-    /// The result is needed before the launch with this index.
-    pub needed: usize,
-    /// The ranges copied to the host, one after the other.
-    pub sources: Vec<DeviceRange>,
-    /// The ranges copied back.
-    pub results: Vec<DeviceRange>,
-    /// The bytes it needs on the host.
-    pub room: Room,
-}
-
-/// A range of a buffer on the device.
-pub(in crate::gpu::device) struct DeviceRange {
-    pub buffer: wgpu::Buffer,
-    pub start: u64,
-    pub bytes: u64,
-}
 
 /// Host memory of an exchange, allocated once.
 #[derive(Debug, Default)]
@@ -40,45 +17,6 @@ pub(in crate::gpu::device) struct HostBytes {
     pub results: Vec<u8>,
     /// The bytes that other ranks sent.
     pub received: Vec<u8>,
-}
-
-impl ExchangePoint {
-    /// The point of `exchange` in a program with these buffers.
-    ///
-    /// # Errors
-    /// A span without a buffer, or elements that cannot be added.
-    pub fn new(exchange: &Exchange, table: &BufferTable<'_>) -> Result<Self> {
-        let ranges = |spans: &[Span]| -> Result<Vec<DeviceRange>> {
-            let spans = spans.iter().filter(|span| span.bytes > 0);
-            spans.map(|span| device_range(span, &exchange.path, table)).collect()
-        };
-        let Exchange { path, collective, .. } = exchange;
-        if let Some(added) = added_elements(collective).into_iter().find(|element| sum_of(*element).is_none())
-        {
-            return Err(Error::Device(format!(
-                "{path}: {} of {added:?}, which ranks cannot add",
-                collective.name()
-            )));
-        }
-        Ok(Self {
-            exchange: Arc::new(exchange.clone()),
-            needed: exchange.needed,
-            sources: ranges(&collective.sources())?,
-            results: ranges(&collective.results())?,
-            room: exchange.room(),
-        })
-    }
-
-    /// Whether the exchange is between stages of a pipeline, which exchange rows.
-    pub fn is_between_stages(&self) -> bool {
-        self.exchange.collective.is_between_stages()
-    }
-
-    /// Whether the exchange belongs to the second half of a program that is cut before launch `cut`.
-    pub fn is_after(&self, cut: usize) -> bool {
-        let Exchange { at, collective, .. } = &*self.exchange;
-        *at > cut || (*at == cut && !matches!(collective, Collective::Send { .. }))
-    }
 }
 
 impl HostBytes {
@@ -107,7 +45,7 @@ pub(super) fn carry_out(
     bytes: &mut HostBytes,
 ) -> Result<()> {
     let HostBytes { sources, results, received } = bytes;
-    let sum_of = |element| sum_of(element).expect("elements that were checked when the point was made");
+    let sum_of = |element| sum_of(element).expect("elements that were checked when the program was prepared");
     match collective {
         Collective::AllReduce { takes_largest, .. } => {
             results.copy_from_slice(sources);
@@ -186,14 +124,22 @@ fn one_by_one(of_ranks: &[Vec<Span>]) -> Vec<Range<usize>> {
     of_ranks.iter().map(&mut range).collect()
 }
 
-/// The element types of the tensors that the collective adds.
-fn added_elements(collective: &Collective) -> Vec<Element> {
-    match collective {
-        Collective::AllReduce { addends, takes_largest: false, .. } => {
-            addends.iter().map(|span| span.element).collect()
-        }
-        Collective::ReduceScatter { whole, .. } => vec![whole.element],
-        _ => Vec::new(),
+/// Refuses an exchange that adds elements of which there are no sums.
+///
+/// # Errors
+/// Such elements.
+pub(in crate::gpu::device) fn check_sums(Exchange { path, collective, .. }: &Exchange) -> Result<()> {
+    let added = match collective {
+        Collective::AllReduce { addends, takes_largest: false, .. } => addends.as_slice(),
+        Collective::ReduceScatter { whole, .. } => std::slice::from_ref(whole),
+        _ => &[],
+    };
+    match added.iter().map(|span| span.element).find(|element| sum_of(*element).is_none()) {
+        None => Ok(()),
+        Some(element) => Err(Error::Device(format!(
+            "{path}: {} of {element:?}, which ranks cannot add",
+            collective.name()
+        ))),
     }
 }
 
@@ -205,12 +151,6 @@ fn sum_of(element: Element) -> Option<Reduction> {
         Element::Bf16 => Some(Reduction::SumBf16),
         Element::Nf4 | Element::Int8 => None,
     }
-}
-
-fn device_range(span: &Span, path: &str, table: &BufferTable<'_>) -> Result<DeviceRange> {
-    let nowhere = || Error::Device(format!("{path}: what is exchanged has no buffer"));
-    let (buffer, start) = table.place(span.buffer).ok_or_else(nowhere)?;
-    Ok(DeviceRange { buffer: buffer.clone(), start: start + span.offset, bytes: span.bytes })
 }
 
 #[cfg(test)]
