@@ -40,6 +40,7 @@ mod polling;
 mod prepare;
 mod profile;
 mod readback;
+mod staging;
 mod submission_split;
 mod submissions;
 mod upload;

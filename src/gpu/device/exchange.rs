@@ -11,16 +11,15 @@
 pub(super) mod on_host;
 mod pipeline_mailbox;
 mod rows;
-mod staging;
 
 use on_host::{HostBytes, carry_out, head, used};
 use pipeline_mailbox::PipelineMailbox;
-use staging::ToDevice;
 
 use super::encoder::Encoder;
 use super::gpu::Gpu;
 use super::mapping::{Mapping, copy_mapped};
 use super::prepare::{Prepared, Program, Replayed};
+use super::staging::ToDevice;
 use crate::error::{Error, Result};
 use crate::ranks::pipeline::{Half, Turn};
 use crate::ranks::{Pending, Ranks};
@@ -235,7 +234,7 @@ impl Slot {
         let read = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         Ok(Self {
             down: gpu.buffer("exchange, from the device", room.down.max(16), read, Vec::new).await?,
-            up: ToDevice::new(gpu, room.up).await?,
+            up: ToDevice::new(gpu, "exchange, to the device", room.up).await?,
             bytes: HostBytes::new(room),
             stage: Stage::Free,
         })

@@ -5,11 +5,11 @@
 //! and for sent ones only when it needs their memory again.
 
 use super::copy_sources;
-use super::staging::ToDevice;
 use crate::device::encoder::Encoder;
 use crate::device::gpu::Gpu;
 use crate::device::mapping::{Mapping, copy_mapped};
 use crate::device::prepare::Program;
+use crate::device::staging::ToDevice;
 use crate::error::{Error, Result};
 use crate::ranks::pipeline::Half;
 use crate::ranks::{Pending, Ranks};
@@ -60,8 +60,8 @@ impl PipelineMailbox {
             passing.free.push(Outgoing { down, mapping: None, bytes, to: 0 });
         }
         for _ in 0..INCOMING {
-            let (up, bytes) = (ToDevice::new(gpu, bytes).await?, Vec::with_capacity(bytes as usize));
-            passing.incoming.push_back(Incoming { up, bytes });
+            let up = ToDevice::new(gpu, "stage, to the device", bytes).await?;
+            passing.incoming.push_back(Incoming { up, bytes: Vec::with_capacity(bytes as usize) });
         }
         Ok(passing)
     }

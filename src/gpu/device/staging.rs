@@ -1,9 +1,9 @@
 //! Staging memory on the way from the host to the device.
 
-use crate::device::encoder::Encoder;
-use crate::device::gpu::Gpu;
-use crate::device::mapping::Mapping;
-use crate::device::prepare::DeviceRange;
+use super::encoder::Encoder;
+use super::gpu::Gpu;
+use super::mapping::Mapping;
+use super::prepare::DeviceRange;
 use crate::error::{Error, Result};
 
 /// A staging buffer that the host writes.
@@ -16,13 +16,20 @@ pub(super) struct ToDevice {
 }
 
 impl ToDevice {
-    pub async fn new(gpu: &Gpu, bytes: u64) -> Result<Self> {
+    /// A buffer of `bytes` bytes, or a few more.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub async fn new(gpu: &Gpu, label: &str, bytes: u64) -> Result<Self> {
         let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
-        let buffer = gpu.buffer("exchange, to the device", bytes.max(16), usage, Vec::new).await?;
+        let buffer = gpu.buffer(label, bytes.max(16), usage, Vec::new).await?;
         Ok(Self { buffer, is_mapped: true, remapping: None })
     }
 
     /// Adds copies of `bytes` to `ranges`, one after the other. There may be fewer bytes than the ranges hold.
+    ///
+    /// # Errors
+    /// A device failure.
     pub async fn copy(
         &mut self,
         gpu: &Gpu,
