@@ -108,17 +108,17 @@ fn gpt2_keys(model: &ModelConfig) -> Map<String, Value> {
 
 /// The keys of `LlamaConfig`, which are also the keys of Mistral, Qwen and GLM, and the further keys that these need.
 fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
-    let window = model.published_window();
+    let (layer, window) = (&model.layer, model.published_window(&model.layer));
     // Hugging Face cannot scale the base by a constant, but that is the same as another base.
-    let rope_theta = match model.rope_scaling {
-        RopeScaling::Ntk { factor } => model.rope_theta * factor,
-        _ => model.rope_theta,
+    let rope_theta = match layer.rope_scaling {
+        RopeScaling::Ntk { factor } => layer.rope_theta * factor,
+        _ => layer.rope_theta,
     };
     let mut config = keys_of_class("llama", model);
     config.extend(entries(json!({
         "max_position_embeddings": model.max_positions,
         "rope_theta": rope_theta,
-        "rope_scaling": hugging_face_scaling(&model.rope_scaling),
+        "rope_scaling": hugging_face_scaling(&layer.rope_scaling),
         "partial_rotary_factor": rotary_factor(model),
         "mlp_bias": model.gate_up_bias && model.down_bias,
         "attention_dropout": model.attention_dropout,
@@ -199,7 +199,7 @@ fn mixture_keys(model: &ModelConfig, mixture: &MixtureConfig) -> Map<String, Val
 
 /// The share of a head that rotates, such that its product with `head_dim`, rounded down, is `rotary_dim`.
 fn rotary_factor(model: &ModelConfig) -> f64 {
-    let (dim, whole) = (model.rotary_dim as f64, model.head_dim as f64);
+    let (dim, whole) = (model.layer.rotary_dim as f64, model.head_dim as f64);
     let share = dim / whole;
     if share * whole < dim { share.next_up() } else { share }
 }

@@ -90,7 +90,7 @@ impl GenerateRecordings {
         let experts = widest_expert_tensor(config, u32::try_from(tokens).unwrap_or(u32::MAX), true);
         let element = config.compute.bytes();
         let experts = experts.map_or(0, |[rows, cols]| element * rows * cols);
-        let cache = (element * cached).saturating_mul(u64::from(config.decode().cache_cols()));
+        let cache = (element * cached).saturating_mul(u64::from(config.decode(0).cache_cols()));
         logits.max((element * tokens).saturating_mul(u64::from(widest))).max(experts).max(cache)
     }
 
@@ -121,10 +121,9 @@ impl GenerateRecordings {
         let last_rows = ids("last rows", sequences);
         let draws = draw_tensors(persistents, sequences, vocab_size);
         let DrawTensors { logits, token, position, .. } = draws;
-        let decode = config.decode();
         let cache = |layer| {
             let label = format!("cache of layer {layer}");
-            persistents.tensor(label, sequences * window, decode.cache_cols(), config.compute)
+            persistents.tensor(label, sequences * window, config.decode(layer).cache_cols(), config.compute)
         };
         let caches: Vec<Tensor> = (0..config.num_layers).map(cache).collect();
 

@@ -1,11 +1,13 @@
 //! The resolved configuration of a model.
 
 mod latent;
+mod layer;
 mod low_rank;
 mod mixture;
 mod operator;
 
 pub use latent::LatentAttention;
+pub use layer::LayerConfig;
 pub use low_rank::{FactorInit, LowRank};
 pub use mixture::{
     BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
@@ -19,9 +21,7 @@ pub use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 pub use crate::ops::route::{ExpertGroups, GroupScore, RouterConfig, Score};
 
 use crate::element::Element;
-use crate::ops::decode::Decode;
 use crate::ops::heads::HeadLayout;
-use crate::ops::rope::Rope;
 use crate::ranks::RankLayout;
 
 /// A decoder: sizes and options of its layers, loss and initialisation.
@@ -51,14 +51,10 @@ pub struct ModelConfig {
     pub max_positions: usize,
     /// Encoding of positions.
     pub positions: Positions,
-    /// Base of the rotary frequencies θ^(-2i/d).
-    pub rope_theta: f64,
-    /// Scaling of the rotary frequencies for longer contexts.
-    pub rope_scaling: RopeScaling,
-    /// Dimensions of a head that rotate; even, at most `head_dim`.
-    pub rotary_dim: usize,
-    /// Whether rotary pairs are interleaved, (2i, 2i+1), instead of halves, (i, i + d/2).
-    pub rotary_interleaved: bool,
+    /// What layers are, except for those of `other_layers`.
+    pub layer: LayerConfig,
+    /// The layers that are otherwise: each kind with the numbers of its layers, ascending. Most models have none.
+    pub other_layers: Vec<(LayerConfig, Vec<usize>)>,
     /// The norm before attention, feed-forward network and head.
     pub norm: Norm,
     /// Added to the mean square or the variance in norms.
@@ -66,7 +62,8 @@ pub struct ModelConfig {
     /// Whether the head shares the embedding's weights.
     pub tie_word_embeddings: bool,
     /// Multi-head latent attention: q, k and v come from shared latent vectors. `head_dim` is then the width of a query
-    /// and a key, `rotary_dim` the width of their rotating part, and every query head has its own key and value head.
+    /// and a key, `rotary_dim` of each layer the width of their rotating part, and every query head has its own key and
+    /// value head.
     pub latent: Option<LatentAttention>,
     /// Whether the q, k and v projections have a bias.
     pub qkv_bias: bool,
@@ -81,18 +78,9 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// Whether the embedded tokens are normalised before the first layer.
     pub embedding_norm: bool,
-    /// Whether the last layer's queries are rows of a learned table, by position, instead of projections of its input
-    /// (PanGu-α, Zeng et al. 2021, section 2.2). The last norm then comes before that layer instead of before the head.
-    pub query_layer: bool,
     /// Added to the squared length of each row of the head; the row is divided by the root of the sum (Baichuan 2, Yang
     /// et al. 2023, section 2.3). `None`: rows are not divided.
     pub head_epsilon: Option<f64>,
-    /// Sliding window: a token attends to this many tokens, itself included; `None`: to all tokens before it. At most
-    /// `seq_length` - 1, since a wider window masks nothing.
-    pub sliding_window: Option<usize>,
-    /// A window of at least `seq_length` tokens that the configuration asks for. It masks nothing here, but it does
-    /// when an exported model reads longer texts; see [`published_window`](Self::published_window).
-    pub wide_window: Option<usize>,
     /// Dropout probability of the attention weights.
     pub attention_dropout: f64,
     /// Dropout probability of the outputs of attention and feed-forward network.
@@ -180,10 +168,16 @@ impl ModelConfig {
             seq_length,
             max_positions: seq_length,
             positions: Positions::Rotary,
-            rope_theta: 10_000.0,
-            rope_scaling: RopeScaling::None,
-            rotary_dim: head_dim,
-            rotary_interleaved: false,
+            layer: LayerConfig {
+                sliding_window: None,
+                wide_window: None,
+                rope_theta: 10_000.0,
+                rope_scaling: RopeScaling::None,
+                rotary_dim: head_dim,
+                rotary_interleaved: false,
+                has_query_table: false,
+            },
+            other_layers: Vec::new(),
             norm: Norm::RmsNorm,
             norm_eps: 1e-5,
             tie_word_embeddings: false,
@@ -194,10 +188,7 @@ impl ModelConfig {
             down_bias: false,
             qk_norm: false,
             embedding_norm: false,
-            query_layer: false,
             head_epsilon: None,
-            sliding_window: None,
-            wide_window: None,
             attention_dropout: 0.0,
             hidden_dropout: 0.0,
             embedding_dropout: 0.0,
@@ -271,51 +262,14 @@ impl ModelConfig {
         self.latent.map_or(self.head_dim, |latent| latent.value_dim)
     }
 
-    /// The sizes of attention for decoding against a cache.
-    pub fn decode(&self) -> Decode {
-        Decode {
-            layout: self.head_layout(),
-            tokens: self.seq_length as u32,
-            scale: self.softmax_scale(),
-            window: self.sliding_window.map(|window| window as u32),
-            has_alibi: self.positions == Positions::Alibi,
-        }
-    }
-
-    /// The model reading windows of `tokens` tokens, or of as many as it has positions if these are fewer.
-    pub fn with_window(&self, tokens: usize) -> Self {
-        let tokens = tokens.min(self.max_positions);
-        let window = self.sliding_window.or(self.wide_window);
-        Self {
-            seq_length: tokens,
-            sliding_window: window.filter(|window| *window < tokens),
-            wide_window: window.filter(|window| *window >= tokens),
-            ..self.clone()
-        }
-    }
-
-    /// The window for the most positions that the model is made for, which may be more than the run's sequences have.
-    pub fn published_window(&self) -> Option<usize> {
-        self.sliding_window.or(self.wide_window.filter(|window| *window < self.max_positions))
-    }
-
     /// Factor of the attention scores: 1 / √head_dim. With latent attention under YaRN it is multiplied by
     /// m(mscale_all_dim)², as the published code of DeepSeek-V2 has it.
     pub fn softmax_scale(&self) -> f32 {
-        let stretch = match self.rope_scaling {
+        let stretch = match self.layer.rope_scaling {
             RopeScaling::Yarn(yarn) if self.latent.is_some() => yarn.m(yarn.mscale_all_dim).powi(2),
             _ => 1.0,
         };
         stretch as f32 / (self.head_dim as f32).sqrt()
-    }
-
-    /// The rotary embedding; `None` for other encodings of positions.
-    pub fn rope(&self) -> Option<Rope> {
-        (self.positions == Positions::Rotary).then_some(Rope {
-            rotary_dim: self.rotary_dim as u32,
-            theta: self.rope_theta,
-            is_interleaved: self.rotary_interleaved,
-        })
     }
 
     /// Whether training drops anything.
@@ -400,28 +354,4 @@ pub enum Positions {
     Learned,
     /// Scores of attention fall with the distance between query and key (ALiBi, Press et al. 2022).
     Alibi,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A window as long as the sequences that are read hides nothing, and is kept for longer ones.
-    #[test]
-    fn a_window_slides_where_more_is_read() {
-        let sizes = Sizes {
-            vocab_size: 64,
-            hidden_size: 64,
-            num_layers: 1,
-            num_heads: 4,
-            intermediate_size: 128,
-            seq_length: 32,
-        };
-        let short = ModelConfig { wide_window: Some(64), max_positions: 128, ..ModelConfig::llama(sizes) };
-        let windows = |config: &ModelConfig| (config.seq_length, config.sliding_window, config.wide_window);
-        let long = short.with_window(100);
-        assert_eq!(windows(&long), (100, Some(64), None));
-        assert_eq!(windows(&long.with_window(64)), (64, None, Some(64)));
-        assert_eq!(windows(&short.with_window(1000)), (128, Some(64), None));
-    }
 }

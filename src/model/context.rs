@@ -159,9 +159,9 @@ impl ForwardContext<'_> {
         Some(HeadRange { first: ranks.place as u32 * heads, of: ranks.size() * heads })
     }
 
-    /// The rotary embedding and its table; `None` with learned positions.
-    pub(super) fn rope(&self) -> Option<(Rope, Tensor)> {
-        self.config.rope().zip(self.buffers.cos_sin)
+    /// The rotary embedding of layer number `layer` and its table; `None` with learned positions.
+    pub(super) fn rope(&self, layer: usize) -> Option<(Rope, Tensor)> {
+        self.config.rope(layer).zip(self.buffers.cos_sin)
     }
 
     /// Added to the mean square or the variance in the norms.

@@ -1,6 +1,6 @@
 //! The number of a model's parameters and the work of a token.
 
-use super::config::{MixtureConfig, ModelConfig, MultiToken};
+use super::config::{LayerConfig, MixtureConfig, ModelConfig, MultiToken};
 use super::parameters::{Gpt, Place, Role, Spec};
 
 /// Number of parameters, not counting padding.
@@ -35,8 +35,8 @@ pub(crate) fn extent(config: &ModelConfig) -> Extent {
     let mixed = mixed.end.min(config.num_layers).saturating_sub(mixed.start);
     let counts = [config.num_layers - mixed, mixed, depth];
     let whole = extent_of(config, [0; 3]);
-    // The layer with learned queries has the tensors of a dense layer.
-    let config = &ModelConfig { query_layer: false, ..config.clone() };
+    // The table of queries is counted; the layer that reads it has the tensors of a dense layer.
+    let config = &config.clone().with_layers(|layer| layer.has_query_table = false);
     let around = extent_of(config, [0; 3]);
     let kinds = [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
     counts.iter().zip(kinds).filter(|(count, _)| **count > 0).fold(whole, |sum, (&count, kind)| {
@@ -82,10 +82,11 @@ pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
         each * multiplied(config, spec) as f64
     };
     let matrices: f64 = Gpt::describe(config).iter().map(flops).sum();
-    let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
-    let layers = (config.num_layers + depth) as f64;
     let heads = of_model / 2.0 * head_flops_per_token(config);
-    matrices + heads + 3.0 * attention_flops_per_token(config) * layers
+    let attention = |(layer, count): (&LayerConfig, usize)| {
+        3.0 * attention_flops_per_token(config, layer.sliding_window) * count as f64
+    };
+    matrices + heads + config.layer_kinds().map(attention).sum::<f64>()
 }
 
 /// Operations of the forward pass of the head on one token, once for the next token and once for each further token
@@ -100,7 +101,8 @@ pub(crate) fn head_flops_per_token(config: &ModelConfig) -> f64 {
 /// product that makes their input.
 pub(crate) fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
-    let mut flops = vec![attention_flops_per_token(config); config.num_layers + depth];
+    let attention = |layer| attention_flops_per_token(config, config.layer(layer).sliding_window);
+    let mut flops: Vec<f64> = (0..config.num_layers + depth).map(attention).collect();
     for spec in Gpt::describe(config) {
         if let (Place::Layer(layer), false) = (spec.place, spec.path.ends_with(".w_fuse")) {
             flops[layer] += 2.0 * multiplied(config, &spec) as f64;
@@ -109,11 +111,10 @@ pub(crate) fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
     flops
 }
 
-/// Operations of one layer's attention scores and weighted sums forward, per token.
-pub(crate) fn attention_flops_per_token(config: &ModelConfig) -> f64 {
+/// Operations of a layer's attention scores and weighted sums forward, per token that sees `window` tokens at most.
+pub(crate) fn attention_flops_per_token(config: &ModelConfig, window: Option<usize>) -> f64 {
     // Token i of T sees min(i, w) keys.
-    let (tokens, window) =
-        (config.seq_length as f64, config.sliding_window.unwrap_or(config.seq_length) as f64);
+    let (tokens, window) = (config.seq_length as f64, window.unwrap_or(config.seq_length) as f64);
     let keys = window - window * (window - 1.0) / (2.0 * tokens);
     2.0 * (config.num_heads * (config.head_dim + config.value_dim())) as f64 * keys
 }
@@ -175,7 +176,8 @@ mod tests {
 
     #[test]
     fn a_window_costs_the_keys_inside_it() {
-        let flops = |sliding_window| training_flops_per_token(&ModelConfig { sliding_window, ..config() });
+        let windowed = |window| config().with_layers(|layer| layer.sliding_window = window);
+        let flops = |window| training_flops_per_token(&windowed(window));
         let keys = |window: f64| (1..=128).map(|i| window.min(i as f64)).sum::<f64>() / 128.0;
         let saved = 3.0 * 4.0 * 128.0 * (keys(128.0) - keys(10.0)) * 4.0;
         assert!((flops(None) - flops(Some(10)) - saved).abs() < 1e-3);
@@ -254,7 +256,7 @@ mod tests {
         let mixture = MixtureConfig { shared: None, first_dense_layers: 1, ..mixture };
         let sizes = Sizes { hidden_size: 8, intermediate_size: 12, num_heads: 2, ..sizes() };
         let gpt2 = ModelConfig { mixture: Some(mixture), num_layers: 3, ..ModelConfig::gpt2(sizes) };
-        let pangu = ModelConfig { family: Family::Pangu, query_layer: true, ..gpt2.clone() };
+        let pangu = ModelConfig { family: Family::Pangu, ..gpt2.clone() }.with_query_table();
         let (dense, expert) = (2 * 8 * 12 + 12 + 8, 2 * 8 * 5 + 5 + 8);
         let around = 256 * 8 + 128 * 8 + 2 * 8 + 3 * (4 * 8 * 8 + 4 * 8 + 2 * 2 * 8);
         assert_eq!(parameters(&gpt2), around + dense + 2 * (3 * 8 + 3 * expert));

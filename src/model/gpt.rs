@@ -6,14 +6,16 @@
 //! Letters: N = B·T tokens, D width, H query heads and G key-value heads of C dimensions, F feed-forward width, V
 //! vocabulary.
 //!
-//! PanGu-α's last layer projects its queries from a table of positions (`Gpt::queries`): q is a separate product,
+//! What may differ between layers is read from [`ModelConfig::layer`](super::config::ModelConfig::layer).
+//!
+//! PanGu-α's last layer projects its queries from a table of positions ([`LearnedQueries`]): q is a separate product,
 //! joined with k and v to the packed row, and the rest is an ordinary layer.
 
 use super::config::{Activation, LowRank};
 use super::context::{DropoutSite, ForwardContext, Mode};
 use super::multi_token::Prediction;
 use super::parameters::{
-    Block, DenseFeedForward, FeedForward, Gpt, Linear, Lora, NormWeights, SelfAttention,
+    Block, DenseFeedForward, FeedForward, Gpt, LearnedQueries, Linear, Lora, NormWeights, SelfAttention,
 };
 use super::stages::Chunk;
 use crate::ops::attention::Attention;
@@ -86,7 +88,7 @@ impl Gpt<Parameter> {
     /// The residual stream after the last norm. If the last layer's queries are learned, that norm came before the
     /// layer.
     fn normed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, x: Var) -> Var {
-        if self.queries.is_some() { x } else { self.norm.forward(tape, "norm", ctx, x) }
+        if ctx.config.learns_queries() { x } else { self.norm.forward(tape, "norm", ctx, x) }
     }
 
     /// The residual stream (N, D) after the last layer of `chunk`, which starts from `rows` or from the embedded
@@ -101,17 +103,11 @@ impl Gpt<Parameter> {
         let mut x = rows.unwrap_or_else(|| self.embedded(tape, ctx)); // (N, D)
         for (layer, block) in self.blocks.iter().enumerate().filter(|(layer, _)| chunk.layers.contains(layer))
         {
-            let table = self.queries.as_ref().filter(|_| layer + 1 == self.blocks.len());
-            let queries = table.map(|table| {
+            if ctx.config.layer(layer).has_query_table {
                 x = self.norm.forward(tape, "norm", ctx, x); // (N, D)
-                tape.scope("queries", |tape| {
-                    let x = by_position(tape, ctx, table);
-                    let x = ctx.own_rows(tape, x);
-                    ctx.enter(tape, x) // (N, D)
-                })
-            });
+            }
             let scope = format!("layers.{layer}");
-            x = tape.scope(scope, |tape| block.layer_with(tape, ctx, layer, queries, x)); // (N, D)
+            x = tape.scope(scope, |tape| block.layer(tape, ctx, layer, x)); // (N, D)
         }
         x
     }
@@ -137,11 +133,6 @@ impl Gpt<Parameter> {
     }
 }
 
-/// The rows of `table` (positions, D) at the tokens' positions: (N, D).
-fn by_position<'p>(tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, table: &'p Parameter) -> Var {
-    tape.embedding(ctx.batch.positions, ctx.position_order(), table, ctx.config.compute)
-}
-
 impl Block<Parameter> {
     /// [`forward`](Self::forward) as layer number `layer`. Training keeps the layer's result and everything that the
     /// model does not [recompute](super::config::ModelConfig::recomputes).
@@ -152,18 +143,6 @@ impl Block<Parameter> {
         layer: usize,
         x: Var, // (N, D)
     ) -> Var {
-        self.layer_with(tape, ctx, layer, None, x)
-    }
-
-    /// [`layer`](Self::layer) with queries projected from `queries` (N, D), if they are given.
-    fn layer_with<'p>(
-        &'p self,
-        tape: &mut Tape<'_, 'p>,
-        ctx: &ForwardContext<'p>,
-        layer: usize,
-        queries: Option<Var>,
-        x: Var, // (N, D)
-    ) -> Var {
         let config = ctx.config;
         let drops = move |path: &str| config.recomputed.covers(layer, path);
         if let Some(ranks) =
@@ -172,7 +151,7 @@ impl Block<Parameter> {
         {
             tape.scope("input", |tape| tape.keep_slice(x, ranks));
         }
-        tape.recompute(drops, |tape| self.forward(tape, ctx, layer, queries, x))
+        tape.recompute(drops, |tape| self.forward(tape, ctx, layer, x))
     }
 
     /// x + attention(norm(x)), then x + feed_forward(norm(x)).
@@ -181,11 +160,10 @@ impl Block<Parameter> {
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         layer: usize,
-        queries: Option<Var>,
         x: Var, // (N, D)
     ) -> Var {
         let h = self.attention_norm.before(&self.attention.wqkv, tape, "attention_norm", ctx, x);
-        let x = tape.scope("attention", |tape| self.attention.forward(tape, ctx, layer, queries, h, x));
+        let x = tape.scope("attention", |tape| self.attention.forward(tape, ctx, layer, h, x));
         match &self.feed_forward {
             FeedForward::Dense(dense) => {
                 let h = self.ffn_norm.before(&dense.w_gate_up, tape, "ffn_norm", ctx, x);
@@ -216,15 +194,14 @@ impl SelfAttention<Parameter> {
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         layer: usize,
-        queries: Option<Var>, // (N, D)
-        h: Normed<'p>,        // (N, D)
-        x: Var,               // (N, D)
+        h: Normed<'p>, // (N, D)
+        x: Var,        // (N, D)
     ) -> Var {
         // (N, (H + 2 G)·C), or their latent parts
-        let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, queries, h));
+        let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, h));
         let (qkv, rope) = match &self.latent {
-            Some(latent) => (latent.heads(tape, ctx, qkv), None),
-            None => (self.normed_heads(tape, ctx, qkv), ctx.rope()),
+            Some(latent) => (latent.heads(tape, ctx, layer, qkv), None),
+            None => (self.normed_heads(tape, ctx, qkv), ctx.rope(layer)),
         };
         let y = attend(tape, ctx, layer, qkv, rope); // (N, H·C), of latent attention (N, H·V)
         let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
@@ -242,22 +219,29 @@ impl SelfAttention<Parameter> {
         }
     }
 
-    /// q, k and v of h (N, D), with q projected from `queries` (N, D) instead, if they are given: (N, (H + 2 G)·C).
-    fn project<'p>(
-        &'p self,
-        tape: &mut Tape<'_, 'p>,
-        ctx: &ForwardContext<'_>,
-        queries: Option<Var>,
-        h: Normed<'p>,
-    ) -> Var {
+    /// q, k and v of h (N, D): (N, (H + 2 G)·C).
+    fn project<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, h: Normed<'p>) -> Var {
         let projected = self.wqkv.of_normed(tape, ctx, h);
-        match self.wq.as_ref().zip(queries) {
-            Some((wq, queries)) => {
-                let q = wq.forward(tape, ctx, queries, None);
+        match &self.queries {
+            Some(queries) => {
+                let q = queries.forward(tape, ctx);
                 tape.join([q, projected])
             }
             None => projected,
         }
+    }
+}
+
+impl LearnedQueries<Parameter> {
+    /// The queries of the tokens' positions: (N, H·C).
+    fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
+        let x = tape.scope("queries", |tape| {
+            let (positions, order) = (ctx.batch.positions, ctx.position_order());
+            let x = tape.embedding(positions, order, &self.table, ctx.config.compute);
+            let x = ctx.own_rows(tape, x);
+            ctx.enter(tape, x) // (N, D)
+        });
+        self.wq.forward(tape, ctx, x, None)
     }
 }
 
@@ -270,7 +254,7 @@ fn attend(
     mut qkv: Var,
     rope: Option<(Rope, Tensor)>,
 ) -> Var {
-    let (sizes, positions) = (ctx.config.decode(), ctx.batch.positions);
+    let (sizes, positions) = (ctx.config.decode(layer), ctx.batch.positions);
     if let Mode::Decode(caches) = ctx.mode {
         return tape.scope("decode", |tape| tape.decode(qkv, positions, caches[layer], rope, &sizes));
     }

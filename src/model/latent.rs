@@ -23,9 +23,15 @@ use crate::tape::{Parameter, Tape, Var};
 impl Latent<Parameter> {
     /// Packed queries, keys and values (N, H·(2 P + 2 R + V)) from their latent parts `down` (N, Q + K + R). Without a
     /// rank of the queries, the first part is the queries themselves, (N, H·(P + R) + K + R).
-    pub(super) fn heads<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, down: Var) -> Var {
+    pub(super) fn heads<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        layer: usize,
+        down: Var,
+    ) -> Var {
         let config = ctx.config;
-        let (Some(sizes), Some((_, cos_sin))) = (config.latent, ctx.rope()) else {
+        let (Some(sizes), Some((_, cos_sin))) = (config.latent, ctx.rope(layer)) else {
             panic!("a model with latent attention has its sizes and a table of angles")
         };
         let LatentAttention { kv_rank, rope_dim, .. } = sizes;

@@ -35,9 +35,6 @@ pub struct Gpt<P> {
     pub embedding: P,
     /// (positions, D), if positions are learned.
     pub positions: Option<P>,
-    /// (positions, D): the table from which the queries of the last layer are projected, if they do not come from its
-    /// input.
-    pub queries: Option<P>,
     /// The norm of the embedded tokens, if there is one.
     pub embedding_norm: Option<NormWeights<P>>,
     /// The layers.
@@ -66,17 +63,26 @@ pub struct Block<P> {
 /// Attention of H query heads and G key-value heads of C dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelfAttention<P> {
-    /// q, k and v as one product, ((H + 2 G)·C, D), or their latent parts. If there is a `wq`, only k and v: (2 G·C,
+    /// q, k and v as one product, ((H + 2 G)·C, D), or their latent parts. If there are `queries`, only k and v: (2 G·C,
     /// D).
     pub wqkv: Linear<P>,
-    /// (H·C, D): for the layer whose queries are projected from a table.
-    pub wq: Option<Linear<P>>,
+    /// Queries that do not come from the layer's input.
+    pub queries: Option<LearnedQueries<P>>,
     /// The parameters that turn latent parts into heads.
     pub latent: Option<Latent<P>>,
     /// (C) each: QK-norm of all query heads and of all key heads.
     pub qk_norm: Option<[P; 2]>,
     /// (D, H·C), in latent attention (D, H·V).
     pub wo: Linear<P>,
+}
+
+/// Queries that are projected from the rows of a table, by position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LearnedQueries<P> {
+    /// (positions, D)
+    pub table: P,
+    /// (H·C, D)
+    pub wq: Linear<P>,
 }
 
 /// x Wᵀ + b, plus the adapters' output.
@@ -133,24 +139,31 @@ impl<P> Gpt<P> {
         let (names, vocab_size) = (model.names, config.vocab_size);
         let (layers, depth) = (config.num_layers, config.multi_token.map_or(0, |ahead| ahead.depth));
         let embedding = if config.tie_word_embeddings || depth > 0 { Place::Ends } else { Place::Start };
+        // The norm before learned queries is read where they are.
+        let end = match config.learns_queries() {
+            true => Place::Layer(layers.saturating_sub(1)),
+            false => Place::End,
+        };
+        let embedding = model.at(embedding).table(Role::Embedding, "embedding", names.embedding, vocab_size);
+        let mut positions = |model: &mut Scope<'_, P>, path, name| {
+            model.table(Role::Positions, path, name, config.max_positions)
+        };
+        let learned = config.learns_positions();
+        let learned = learned.then(|| positions(model.at(Place::Start), "positions", names.positions));
+        let mut queries = config.learns_queries().then(|| positions(model.at(end), "queries", names.queries));
         Self {
-            embedding: model.at(embedding).table(Role::Embedding, "embedding", names.embedding, vocab_size),
-            positions: config.learns_positions().then(|| {
-                model.at(Place::Start).table(
-                    Role::Positions,
-                    "positions",
-                    names.positions,
-                    config.max_positions,
-                )
-            }),
-            queries: config.query_layer.then(|| {
-                model.at(Place::End).table(Role::Positions, "queries", names.queries, config.max_positions)
-            }),
+            embedding,
+            positions: learned,
             embedding_norm: config.embedding_norm.then(|| {
                 model.at(Place::Start).norm(["embedding_norm", "embedding_norm_bias"], names.embedding_norm)
             }),
-            blocks: (0..layers).map(|layer| Block::declare(&mut model.layer(layer))).collect(),
-            norm: model.at(Place::End).norm(["norm", "norm_bias"], names.norm),
+            blocks: (0..layers)
+                .map(|layer| {
+                    let table = queries.take_if(|_| config.layer(layer).has_query_table);
+                    Block::declare(&mut model.layer(layer), table)
+                })
+                .collect(),
+            norm: model.at(end).norm(["norm", "norm_bias"], names.norm),
             head: (!config.tie_word_embeddings)
                 .then(|| model.at(Place::End).table(Role::Head, "head", names.head, vocab_size)),
             multi_token: (layers..layers + depth)
@@ -161,11 +174,12 @@ impl<P> Gpt<P> {
 }
 
 impl<P> Block<P> {
-    fn declare(layer: &mut Scope<'_, P>) -> Self {
+    /// A layer, whose queries are projected from `queries` if there is such a table.
+    fn declare(layer: &mut Scope<'_, P>, queries: Option<P>) -> Self {
         let names = layer.names;
         Self {
             attention_norm: layer.norm(["attention_norm", "attention_norm_bias"], names.attention_norm),
-            attention: SelfAttention::declare(layer),
+            attention: SelfAttention::declare(layer, queries),
             ffn_norm: layer.norm(["ffn_norm", "ffn_norm_bias"], names.ffn_norm),
             feed_forward: FeedForward::declare(layer),
         }
@@ -173,7 +187,7 @@ impl<P> Block<P> {
 }
 
 impl<P> SelfAttention<P> {
-    fn declare(layer: &mut Scope<'_, P>) -> Self {
+    fn declare(layer: &mut Scope<'_, P>, queries: Option<P>) -> Self {
         let (config, names) = (layer.config, layer.names);
         let (width, head_dim) = (config.hidden_size, config.head_dim);
         let latent = config.latent;
@@ -183,13 +197,13 @@ impl<P> SelfAttention<P> {
         let (heads, kv_heads) = (config.num_heads, config.num_kv_heads);
         let units = [heads, kv_heads, kv_heads];
         let own_q =
-            layer.has_queries().then(|| StackedRows::new(qkv_names.next(), &[q_rows]).divided(&[heads]));
+            queries.map(|table| (table, StackedRows::new(qkv_names.next(), &[q_rows]).divided(&[heads])));
         let first = usize::from(own_q.is_some());
         let qkv = match &latent {
             Some(latent) => latent::down_rows(latent, config.num_heads),
             None => StackedRows::new(qkv_names, &sizes[first..])
                 .divided(&units[first..])
-                .with_heads(InterleavedHeads::of(config), 2)
+                .with_heads(layer.interleaved_heads(), 2)
                 .fused(FusedHeads::of(config, names.has_fused_heads)),
         };
         let values = heads * config.value_dim();
@@ -198,8 +212,9 @@ impl<P> SelfAttention<P> {
         let head_norms = [("attention.q_norm", names.q_norm), ("attention.k_norm", names.k_norm)];
         Self {
             wqkv: layer.linear(wqkv, &qkv, width, std, config.qkv_bias),
-            wq: own_q.map(|rows| {
-                layer.linear(["attention.wq", "attention.bq"], &rows, width, std, config.qkv_bias)
+            queries: own_q.map(|(table, rows)| LearnedQueries {
+                table,
+                wq: layer.linear(["attention.wq", "attention.bq"], &rows, width, std, config.qkv_bias),
             }),
             latent: latent.map(|latent| Latent::declare(layer, &latent)),
             qk_norm: config.qk_norm.then(|| head_norms.map(|(path, name)| layer.head_norm(path, name))),

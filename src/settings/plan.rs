@@ -250,7 +250,7 @@ impl RunPlan {
     /// They do not depend on the number of ranks: the micro-batches of a step are counted on all ranks together.
     pub fn decisions(&self) -> BTreeMap<String, Value> {
         let mut decisions = self.settings.decisions();
-        if self.model.wide_window.is_some() {
+        if self.model.layer_kinds().all(|(layer, _)| layer.sliding_window.is_none()) {
             decisions.remove(WINDOW); // it decides nothing that a run computes
         }
         decisions.insert(ACCUMULATION.to_string(), self.micro_batches_per_step().into());

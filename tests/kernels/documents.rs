@@ -4,7 +4,7 @@
 use crate::lab::{Case, check, order_by_id};
 use crate::packed::document_bounds;
 use gristmill::element::Element::F32;
-use gristmill::model::config::{ModelConfig, Sizes};
+use gristmill::model::config::{LayerConfig, ModelConfig, Sizes};
 use gristmill::model::parameters::Gpt;
 use gristmill::model::{BatchTensors, ForwardContext, Mode, ModelBuffers};
 use gristmill::ops::add::add;
@@ -30,14 +30,13 @@ fn config(seq_length: u32, sliding_window: Option<usize>) -> ModelConfig {
         intermediate_size: 20,
         seq_length: seq_length as usize,
     });
+    let layer = LayerConfig { rotary_dim: 8, rope_theta: 100.0, sliding_window, ..llama.layer };
     ModelConfig {
         num_kv_heads: 2,
         head_dim: 12,
-        rotary_dim: 8,
-        rope_theta: 100.0,
+        layer,
         tie_word_embeddings: true,
         qk_norm: true,
-        sliding_window,
         init_std: 0.3,
         ..llama
     }

@@ -34,12 +34,12 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         norm_eps: model.norm_eps,
         rope: reference::rope::Rope {
             head_dim: model.latent.map_or(model.head_dim, |latent| latent.rope_dim),
-            rotary_dim: model.rotary_dim,
-            theta: model.rope_theta,
+            rotary_dim: model.layer.rotary_dim,
+            theta: model.layer.rope_theta,
             // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of
             // latent attention, GLM, ERNIE 4.5 and Helium are in the order of pairs.
             interleaved: model.latent.is_some() || model.family.holds_pairs(),
-            scaling: reference_scaling(&model.rope_scaling),
+            scaling: reference_scaling(&model.layer.rope_scaling),
         },
         tie_word_embeddings: model.tie_word_embeddings,
         latent: model.latent.map(|latent| reference::latent_attention::LatentAttention {
@@ -69,10 +69,10 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             },
             alibi: model.positions == Positions::Alibi,
             embedding_norm: model.embedding_norm,
-            query_layer: model.query_layer,
+            query_layer: model.layer(model.num_layers - 1).has_query_table,
             head_epsilon: model.head_epsilon,
         },
-        window: model.sliding_window,
+        window: model.layer.sliding_window,
         mixture: model.mixture.as_ref().map(|mixture| reference_mixture(mixture, model)),
         multi_token: model.multi_token.map(|ahead| reference::multi_token::MultiToken {
             depth: ahead.depth,

@@ -248,7 +248,7 @@ pub fn reference_optimizer(optimizer: &Optimizer) -> (Rule, AdamWSettings) {
 
 /// Whether the biases of some dimensions of keys have no effect.
 fn has_idle_key_biases(model: &ModelConfig) -> bool {
-    let rotates_all = model.rope().is_some_and(|rope| rope.rotary_dim as usize == model.head_dim);
+    let rotates_all = model.rope(0).is_some_and(|rope| rope.rotary_dim as usize == model.head_dim);
     model.qkv_bias && !model.qk_norm && !rotates_all
 }
 
@@ -257,7 +257,7 @@ fn has_idle_key_biases(model: &ModelConfig) -> bool {
 /// into full-length steps. No two computations agree on these biases, and no loss depends on them.
 fn take_key_biases(model: &ModelConfig, weights: &mut Weights) -> Weights {
     let keys = model.num_heads..model.num_heads + model.num_kv_heads;
-    let rotating = model.rope().map_or(0, |rope| rope.rotary_dim as usize);
+    let rotating = model.rope(0).map_or(0, |rope| rope.rotary_dim as usize);
     let is_key = |name: &str, head: usize| match name {
         name if name.ends_with("attn.c_attn.bias") => keys.contains(&head),
         name if name.ends_with("query_key_value.bias") => head % 3 == 1, // q, k and v of each head in turn

@@ -27,10 +27,10 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("add_mlp_fc2_bias_linear", model.down_bias.into()),
         ("use_qk_norm", model.qk_norm.into()),
         ("max_position_embedding", model.max_positions.into()),
-        ("sliding_window", model.published_window().into()),
-        ("theta", model.rope_theta.into()),
-        ("rope_scaling", hugging_face_scaling(&model.rope_scaling)),
-        ("rotary_percent", (model.rotary_dim as f64 / rotating_width(model) as f64).into()),
+        ("sliding_window", model.published_window(&model.layer).into()),
+        ("theta", model.layer.rope_theta.into()),
+        ("rope_scaling", hugging_face_scaling(&model.layer.rope_scaling)),
+        ("rotary_percent", (model.layer.rotary_dim as f64 / rotating_width(model) as f64).into()),
         ("attention_multiplier", f64::from(model.softmax_scale()).into()),
         ("q_lora_rank", latent.and_then(|sizes| sizes.q_rank).into()),
         ("kv_lora_rank", latent.map(|sizes| sizes.kv_rank).into()),
@@ -70,7 +70,7 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
 
 /// The width of which a share rotates. In latent attention all of it rotates.
 fn rotating_width(model: &ModelConfig) -> usize {
-    if model.latent.is_some() { model.rotary_dim } else { model.head_dim }
+    if model.latent.is_some() { model.layer.rotary_dim } else { model.head_dim }
 }
 
 fn activation(activation: Activation) -> &'static str {

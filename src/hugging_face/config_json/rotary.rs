@@ -165,9 +165,10 @@ impl Rotation {
             return false;
         }
         let theirs = Rope { theta: self.theta, ..*ours };
-        let (theirs, ours) = (scaling.frequencies(&theirs), model.rope_scaling.frequencies(ours));
+        let our_scaling = &model.layer.rope_scaling;
+        let (theirs, ours) = (scaling.frequencies(&theirs), our_scaling.frequencies(ours));
         theirs.iter().zip(&ours).all(|(theirs, ours)| is_same(*theirs, *ours))
-            && is_same(scaling.magnitude(), model.rope_scaling.magnitude())
+            && is_same(scaling.magnitude(), our_scaling.magnitude())
     }
 }
 

@@ -2,6 +2,7 @@ pub(crate) mod exported;
 mod published;
 
 use super::*;
+use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{Family, Llama3, RopeScaling, Sizes, Yarn};
 use exported::mixture;
 use serde_json::json;
@@ -112,22 +113,17 @@ fn the_defaults_are_those_of_the_class() {
         &["`sliding_window` is 4096 by default in `mistral`, and this run has none; write"],
     );
     equal(&config("mistral", json!({"sliding_window": null})), &long);
-    equal(&config("mistral", json!({})), &ModelConfig { wide_window: Some(4096), ..long.clone() });
+    let wide = long.clone().with_layers(|layer| layer.wide_window = Some(4096));
+    equal(&config("mistral", json!({})), &wide);
     // Qwen2 has biases, whatever its file says, and the window of this file is off.
     equal(&config("qwen2", json!({})), &ModelConfig { qkv_bias: true, ..long.clone() });
     let always = "`qkv_has_bias` is True always in `qwen2`, and this run has False; write `qkv_has_bias: True` in model.model_config";
     refused(&config("qwen2", json!({})), &long, &[always]);
     refused(&config("qwen3", json!({})), &plain, &["`use_qk_norm` is True always"]);
-    let glm = ModelConfig {
-        family: Family::Glm,
-        rotary_dim: 2,
-        qkv_bias: true,
-        rotary_interleaved: true,
-        ..llama()
-    };
+    let glm = in_pairs(ModelConfig { family: Family::Glm, qkv_bias: true, ..rotating(llama(), 2) });
     equal(&config("glm", json!({})), &glm);
     let halved = "`partial_rotary_factor` is 0.5 by default in `glm`, and this run has 1.0";
-    refused(&config("glm", json!({})), &ModelConfig { rotary_dim: 4, ..glm }, &[halved]);
+    refused(&config("glm", json!({})), &rotating(glm, 4), &[halved]);
 }
 
 #[test]
@@ -170,7 +166,7 @@ fn each_key_that_differs_is_named_with_the_remedy() {
 
 #[test]
 fn a_rotation_is_what_it_computes() {
-    let stretched = |rope_scaling| ModelConfig { rope_scaling, ..llama() };
+    let stretched = |scaling| llama().with_layers(|layer| layer.rope_scaling = scaling);
     let linear = || stretched(RopeScaling::Linear { factor: 4.0 });
     let old = json!({"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 4}});
     let new = json!({"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}});
@@ -223,13 +219,13 @@ fn a_rotation_is_what_it_computes() {
     refused(&dynamic(15), &llama(), &["`rope_scaling` is {\"factor\":2,\"type\":\"dynamic\"}"]);
     refused(&config("llama", json!({"rope_scaling": {"type": "longrope"}})), &llama(), &["`rope_scaling`"]);
     // A Llama rotates whole heads, whatever is written.
-    let half = ModelConfig { rotary_dim: 2, ..llama() };
+    let half = rotating(llama(), 2);
     assert_ne!(faults(&config("llama", json!({"partial_rotary_factor": 0.5})), &half, &[]), [""; 0]);
 }
 
 #[test]
 fn windows_and_experts_of_some_layers_are_no_ones_of_all() {
-    let window = ModelConfig { sliding_window: Some(4), qkv_bias: true, ..llama() };
+    let window = ModelConfig { qkv_bias: true, ..windowed(llama(), Some(4)) };
     let qwen = |border: u64| {
         config("qwen2", json!({"use_sliding_window": true, "sliding_window": 4, "max_window_layers": border}))
     };

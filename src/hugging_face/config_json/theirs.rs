@@ -62,7 +62,7 @@ pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -
 pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: &mut Facts) {
     let width = rotating_width(facts).unwrap_or(0.0);
     let is_same = |ours: Rope| rotary::is_same_rotation(reading, model, &ours, width);
-    if is_rotary(reading) && model.rope().is_none_or(is_same) {
+    if is_rotary(reading) && model.rope_of(&model.layer).is_none_or(is_same) {
         ["theta", "rotary_percent", "rope_scaling"].iter().for_each(|fact| drop(facts.remove(fact)));
     }
     let is_as_wide = number(facts, "head_dim") == Some(model.head_dim as f64);

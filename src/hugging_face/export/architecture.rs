@@ -47,7 +47,7 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
 }
 
 fn nearest_dense(model: &ModelConfig) -> &'static str {
-    match (model.qk_norm, model.qkv_bias, model.published_window()) {
+    match (model.qk_norm, model.qkv_bias, model.published_window(&model.layer)) {
         _ if rotates_a_part(model) => "glm4_moe",
         (true, true, _) if model.output_bias => "qwen3",
         (true, true, _) => "glm4_moe",
@@ -83,12 +83,18 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
     let checks = [
         (!class.rotates_a_part() && !is_latent && rotates_a_part(model), "partial rotary embedding"),
-        (class.windows() == Windows::Never && model.published_window().is_some(), "sliding window"),
         (
-            matches!(model.rope_scaling, RopeScaling::DynamicNtk { .. }),
+            class.windows() == Windows::Never && model.published_window(&model.layer).is_some(),
+            "sliding window",
+        ),
+        (
+            matches!(model.layer.rope_scaling, RopeScaling::DynamicNtk { .. }),
             "dynamic NTK scaling by powers of two",
         ),
-        (name == "phi3" && hugging_face_scaling(&model.rope_scaling).is_object(), "scaling of this type"),
+        (
+            name == "phi3" && hugging_face_scaling(&model.layer.rope_scaling).is_object(),
+            "scaling of this type",
+        ),
         (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
         (name == "gpt_bigcode" && model.num_kv_heads != 1, "number of key and value heads but one"),
         (name == "bloom" && is_wide, "feed-forward network of this width"),
@@ -154,5 +160,5 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
 }
 
 fn rotates_a_part(model: &ModelConfig) -> bool {
-    model.rope().is_some_and(|rope| (rope.rotary_dim as usize) < model.head_dim)
+    model.rope_of(&model.layer).is_some_and(|rope| (rope.rotary_dim as usize) < model.head_dim)
 }

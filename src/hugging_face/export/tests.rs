@@ -10,6 +10,18 @@ fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
     ModelConfig::llama(sizes)
 }
 
+pub(in crate::hugging_face) fn windowed(model: ModelConfig, window: Option<usize>) -> ModelConfig {
+    model.with_layers(|layer| layer.sliding_window = window)
+}
+
+pub(in crate::hugging_face) fn rotating(model: ModelConfig, rotary_dim: usize) -> ModelConfig {
+    model.with_layers(|layer| layer.rotary_dim = rotary_dim)
+}
+
+pub(in crate::hugging_face) fn in_pairs(model: ModelConfig) -> ModelConfig {
+    model.with_layers(|layer| layer.rotary_interleaved = true)
+}
+
 /// `transformers` 5.23 was run on each of these: its losses are ours. It ignores `partial_rotary_factor` in Llama's
 /// classes, expects a bias of `o_proj` beside those of q, k and v in Llama and Qwen3, and none of q, k and v in
 /// Mistral.
@@ -23,40 +35,35 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
             config.get("gristmill_note").map(|note| note.as_str().unwrap().split_once("it has ").unwrap().1);
         assert_eq!(found, note, "{class}");
     };
-    let with = |qkv_bias, qk_norm, sliding_window| ModelConfig {
-        qkv_bias,
-        qk_norm,
-        sliding_window,
-        ..plain.clone()
-    };
+    let with =
+        |qkv_bias, qk_norm, window| windowed(ModelConfig { qkv_bias, qk_norm, ..plain.clone() }, window);
     expect(with(false, false, None), "LlamaForCausalLM", None);
     expect(with(false, false, Some(4)), "MistralForCausalLM", None);
     expect(with(true, false, Some(4)), "Qwen2ForCausalLM", None);
     expect(with(false, true, Some(4)), "Qwen3ForCausalLM", None);
     expect(with(true, true, None), "Glm4MoeForCausalLM", None);
     expect(with(true, true, Some(4)), "Glm4MoeForCausalLM", Some("no sliding window"));
-    let partial = |model: ModelConfig| ModelConfig { rotary_dim: 4, ..model };
+    let partial = |model| rotating(model, 4);
     expect(partial(with(true, false, None)), "Glm4MoeForCausalLM", None);
     expect(partial(with(false, true, None)), "Glm4MoeForCausalLM", None);
     expect(partial(with(false, false, Some(4))), "Glm4MoeForCausalLM", Some("no sliding window"));
-    let of_glm =
-        |model: ModelConfig| ModelConfig { family: Family::Glm, rotary_interleaved: true, ..partial(model) };
+    let of_glm = |model| in_pairs(ModelConfig { family: Family::Glm, ..partial(model) });
     expect(of_glm(with(true, false, None)), "GlmForCausalLM", None);
     expect(of_glm(with(true, false, Some(4))), "GlmForCausalLM", Some("no sliding window"));
     let phi3 = |model: ModelConfig| ModelConfig { family: Family::Phi3, ..model };
     expect(phi3(with(false, false, Some(4))), "Phi3ForCausalLM", None);
     expect(phi3(partial(plain.clone())), "Phi3ForCausalLM", None);
     expect(phi3(with(true, false, None)), "Phi3ForCausalLM", Some("no biases of q, k and v alone"));
-    let in_pairs = |family, model| ModelConfig { family, rotary_interleaved: true, ..model };
-    expect(in_pairs(Family::Ernie45, plain.clone()), "Ernie4_5ForCausalLM", None);
-    expect(in_pairs(Family::Helium, with(true, false, None)), "HeliumForCausalLM", None);
+    let of_pairs = |family, model| in_pairs(ModelConfig { family, ..model });
+    expect(of_pairs(Family::Ernie45, plain.clone()), "Ernie4_5ForCausalLM", None);
+    expect(of_pairs(Family::Helium, with(true, false, None)), "HeliumForCausalLM", None);
     expect(
-        in_pairs(Family::Helium, with(false, false, Some(4))),
+        of_pairs(Family::Helium, with(false, false, Some(4))),
         "HeliumForCausalLM",
         Some("no sliding window"),
     );
     // Files hold interleaved heads as halves.
-    expect(ModelConfig { rotary_interleaved: true, ..plain.clone() }, "LlamaForCausalLM", None);
+    expect(in_pairs(plain.clone()), "LlamaForCausalLM", None);
     let biased = |[qkv_bias, output_bias, gate_up_bias, down_bias]: [bool; 4]| ModelConfig {
         qkv_bias,
         output_bias,
@@ -71,7 +78,7 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     expect(of_qwen3, "Qwen3ForCausalLM", None);
     let output = "no bias of attention's output projection alone";
     expect(biased([false, true, false, false]), "LlamaForCausalLM", Some(output));
-    let ernie = |biases| in_pairs(Family::Ernie45, biased(biases));
+    let ernie = |biases| of_pairs(Family::Ernie45, biased(biases));
     expect(ernie([true; 4]), "Ernie4_5ForCausalLM", None);
     expect(ernie([true, false, false, false]), "Ernie4_5ForCausalLM", Some("no biases of q, k and v alone"));
     let telechat = format!("{output}, no bias of the down projection alone");
@@ -85,7 +92,7 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
 
 #[test]
 fn a_glm_has_no_token_for_padding() {
-    let model = ModelConfig { family: Family::Glm, rotary_dim: 4, qkv_bias: true, ..llama(2, 8) };
+    let model = ModelConfig { family: Family::Glm, qkv_bias: true, ..rotating(llama(2, 8), 4) };
     let config = hugging_face_config(&model);
     assert_eq!((&config["pad_token_id"], &config["attention_bias"]), (&json!(null), &json!(true)));
 }
@@ -122,7 +129,7 @@ fn types_with_names_of_their_own_say_what_computes_them() {
     expect(&big_code, "GPTBigCodeForCausalLM", None);
     assert_eq!(hugging_face_config(&big_code)["multi_query"], json!(true));
     let elsewhere = |class| format!("transformers has no {class}, whose code is published with its weights");
-    let pangu = ModelConfig { family: Family::Pangu, query_layer: true, ..gpt2 };
+    let pangu = ModelConfig { family: Family::Pangu, ..gpt2 }.with_query_table();
     expect(&pangu, "GPTPanguForCausalLM", Some(&elsewhere("GPTPanguForCausalLM")));
     let baichuan =
         ModelConfig { family: Family::Baichuan, positions: Positions::Alibi, ..ModelConfig::llama(sizes) };
@@ -134,7 +141,7 @@ fn types_with_names_of_their_own_say_what_computes_them() {
 
 #[test]
 fn a_dense_glm_has_no_layer_of_experts() {
-    let config = hugging_face_config(&ModelConfig { rotary_dim: 4, qk_norm: true, ..llama(2, 8) });
+    let config = hugging_face_config(&ModelConfig { qk_norm: true, ..rotating(llama(2, 8), 4) });
     assert_eq!(
         (&config["first_k_dense_replace"], &config["num_nextn_predict_layers"]),
         (&json!(3), &json!(0))
@@ -144,7 +151,7 @@ fn a_dense_glm_has_no_layer_of_experts() {
 
 #[test]
 fn a_window_of_qwen_is_in_every_layer() {
-    let config = hugging_face_config(&ModelConfig { qkv_bias: true, sliding_window: Some(4), ..llama(2, 8) });
+    let config = hugging_face_config(&ModelConfig { qkv_bias: true, ..windowed(llama(2, 8), Some(4)) });
     assert_eq!(config["layer_types"], json!(["sliding_attention", "sliding_attention", "sliding_attention"]));
     assert_eq!(config["max_window_layers"], json!(0));
     assert!(hugging_face_config(&llama(2, 8)).get("layer_types").is_none());
@@ -153,7 +160,9 @@ fn a_window_of_qwen_is_in_every_layer() {
 /// A window that hides nothing in training does so in longer texts, which the exported model may read.
 #[test]
 fn a_window_wider_than_the_sequences_is_exported() {
-    let wide = |wide_window| ModelConfig { wide_window: Some(wide_window), max_positions: 32, ..llama(2, 8) };
+    let wide = |window| {
+        ModelConfig { max_positions: 32, ..llama(2, 8) }.with_layers(|layer| layer.wide_window = Some(window))
+    };
     let class = |model: &ModelConfig| hugging_face_config(model)["architectures"][0].clone();
     let config = hugging_face_config(&wide(8));
     assert_eq!((&config["sliding_window"], &config["max_position_embeddings"]), (&json!(8), &json!(32)));
@@ -161,7 +170,7 @@ fn a_window_wider_than_the_sequences_is_exported() {
     assert_eq!(class(&ModelConfig { qk_norm: true, ..wide(8) }), "Qwen3ForCausalLM");
     // No text that the model is made for is longer.
     assert_eq!(class(&wide(32)), "LlamaForCausalLM");
-    let partial = |model| note(&ModelConfig { rotary_dim: 4, ..model });
+    let partial = |model| note(&rotating(model, 4));
     assert!(partial(wide(8)).is_some_and(|note| note.ends_with("no sliding window")));
     assert_eq!(partial(wide(32)), None);
 }
@@ -176,13 +185,13 @@ fn what_transformers_does_not_compute_is_noted() {
         intermediate_size: 32,
         seq_length: 8,
     };
-    let gpt2 = ModelConfig { sliding_window: Some(4), ..ModelConfig::gpt2(sizes) };
+    let gpt2 = windowed(ModelConfig::gpt2(sizes), Some(4));
     let lacks =
         |class: &str, what: &str| Some(format!("{class} is the nearest architecture, but it has no {what}"));
     assert_eq!(note(&gpt2), lacks("GPT2LMHeadModel", "sliding window"));
     assert_eq!(hugging_face_config(&gpt2)["gristmill_note"], json!(note(&gpt2)));
     let rope_scaling = RopeScaling::DynamicNtk { original: 4.0, length: 8.0 };
-    let stretched = ModelConfig { rope_scaling, ..llama(2, 8) };
+    let stretched = llama(2, 8).with_layers(|layer| layer.rope_scaling = rope_scaling);
     assert_eq!(note(&stretched), lacks("LlamaForCausalLM", "dynamic NTK scaling by powers of two"));
 }
 
@@ -190,7 +199,7 @@ fn what_transformers_does_not_compute_is_noted() {
 fn the_rotating_share_rounds_down_to_the_rotating_dimensions() {
     for head_dim in (4..=256).step_by(4) {
         for rotary_dim in (2..=head_dim).step_by(2) {
-            let share = rotary_factor(&ModelConfig { rotary_dim, ..llama(1, head_dim) });
+            let share = rotary_factor(&rotating(llama(1, head_dim), rotary_dim));
             assert_eq!((head_dim as f64 * share) as usize, rotary_dim, "of {head_dim}");
         }
     }
@@ -206,11 +215,7 @@ fn latent_attention_is_of_deepseek() {
         assert_eq!(architecture::lacks(nearest(model), model), lacks);
     };
     expect(&base, "DeepseekV3ForCausalLM", &[]);
-    expect(
-        &ModelConfig { sliding_window: Some(3), ..base.clone() },
-        "DeepseekV3ForCausalLM",
-        &["sliding window"],
-    );
+    expect(&windowed(base.clone(), Some(3)), "DeepseekV3ForCausalLM", &["sliding window"]);
     let eps = "rms_norm_eps other than 1e-6 in the norms of latent vectors";
     expect(&ModelConfig { norm_eps: 1e-5, ..base.clone() }, "DeepseekV3ForCausalLM", &[eps]);
     let config = hugging_face_config(&base);

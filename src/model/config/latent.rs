@@ -52,11 +52,10 @@ impl LatentAttention {
         ModelConfig {
             num_kv_heads: config.num_heads,
             head_dim: self.head_dim(),
-            rotary_dim: self.rope_dim,
-            rotary_interleaved: true,
             latent: Some(self),
             ..config
         }
+        .with_layers(|layer| (layer.rotary_dim, layer.rotary_interleaved) = (self.rope_dim, true))
     }
 
     /// The sizes of `heads` heads, as the kernel takes them.

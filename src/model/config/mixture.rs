@@ -140,7 +140,7 @@ impl ModelConfig {
     pub(crate) fn mixture_layers(&self) -> Range<usize> {
         let Some(mixture) = &self.mixture else { return 0..0 };
         let depth = self.multi_token.map_or(0, |ahead| ahead.depth);
-        let end = self.num_layers.saturating_add(depth).saturating_sub(usize::from(self.query_layer));
+        let end = self.num_layers.saturating_add(depth).saturating_sub(usize::from(self.learns_queries()));
         mixture.first_dense_layers..end.max(mixture.first_dense_layers)
     }
 
@@ -161,7 +161,7 @@ impl ModelConfig {
         let is_plain_router =
             score == Score::Softmax && groups.is_none() && scaling == 1.0 && !mixture.has_bias;
         let has_only_experts = mixture.shared.is_none() && mixture.first_dense_layers == 0;
-        let is_plain_attention = !self.qkv_bias && !self.qk_norm && self.rotary_dim == self.head_dim;
+        let is_plain_attention = !self.qkv_bias && !self.qk_norm && self.layer.rotary_dim == self.head_dim;
         is_plain_router && norm_top_k && has_only_experts && is_plain_attention && self.multi_token.is_none()
     }
 }

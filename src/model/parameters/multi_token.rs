@@ -28,7 +28,7 @@ impl<P> MultiTokenBlock<P> {
             token_norm: layer.norm_weight("token_norm", names::TOKEN_NORM, width),
             state_norm: layer.norm_weight("state_norm", names::STATE_NORM, width),
             w_fuse: layer.matrix(Role::Matrix, "w_fuse", &fuse, 2 * width, std),
-            block: Block::declare(layer),
+            block: Block::declare(layer, None),
             norm: layer.norm_weight("norm", names::MULTI_TOKEN_NORM, width),
         }
     }

@@ -98,10 +98,9 @@ impl<'a, P> Scope<'a, P> {
         if let Place::Layer(layer) = self.place { Some(layer) } else { None }
     }
 
-    /// Whether this is the layer whose queries come from a table.
-    pub fn has_queries(&self) -> bool {
-        self.config.query_layer
-            && self.layer_number().is_some_and(|layer| layer + 1 == self.config.num_layers)
+    /// The heads of q and k in this layer; `None` if they do not rotate in interleaved pairs, or do so in files too.
+    pub fn interleaved_heads(&self) -> Option<InterleavedHeads> {
+        InterleavedHeads::of(self.config, self.config.layer(self.layer_number()?))
     }
 
     /// The mixture of experts of this layer, unless it is dense.
@@ -190,7 +189,7 @@ impl<'a, P> Scope<'a, P> {
     /// The weight of a norm over the dimensions of q's or k's heads.
     pub fn head_norm(&mut self, path: &str, name: &str) -> P {
         let rows = StackedRows::new([name], &[self.config.head_dim]).repeated();
-        self.norm_of(path, &rows.with_heads(InterleavedHeads::of(self.config), 1))
+        self.norm_of(path, &rows.with_heads(self.interleaved_heads(), 1))
     }
 
     fn norm_of(&mut self, path: &str, rows: &StackedRows) -> P {

@@ -2,7 +2,7 @@
 
 use super::share::{Share, Split};
 use crate::element::Element;
-use crate::model::config::ModelConfig;
+use crate::model::config::{LayerConfig, ModelConfig};
 
 /// One parameter: a matrix of `rows` x `cols` as the arenas hold it, and how it is initialised, trained and saved.
 #[derive(Clone, Debug, PartialEq)]
@@ -255,12 +255,12 @@ impl Piece {
 }
 
 impl InterleavedHeads {
-    /// The heads of q and k in the model of `config`; `None` if they do not rotate in interleaved pairs, or do so in
-    /// files too.
-    pub fn of(config: &ModelConfig) -> Option<Self> {
+    /// The heads of q and k in `layer` of the model of `config`; `None` if they do not rotate in interleaved pairs, or
+    /// do so in files too.
+    pub(super) fn of(config: &ModelConfig, layer: &LayerConfig) -> Option<Self> {
         let is_interleaved =
-            !config.family.holds_pairs() && config.rope().is_some_and(|rope| rope.is_interleaved);
-        is_interleaved.then_some(Self { head_dim: config.head_dim, rotary_dim: config.rotary_dim })
+            !config.family.holds_pairs() && config.rope_of(layer).is_some_and(|rope| rope.is_interleaved);
+        is_interleaved.then_some(Self { head_dim: config.head_dim, rotary_dim: layer.rotary_dim })
     }
 
     /// The stored row of row `row` of a file.

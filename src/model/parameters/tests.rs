@@ -67,12 +67,13 @@ fn experts_of_gpt2_and_bloom_are_named_by_analogy() {
     let example = mixture_example().mixture.expect("experts");
     let mixture = Some(MixtureConfig { shared: None, first_dense_layers: 1, ..example });
     let gpt2 = ModelConfig { mixture, ..ModelConfig::gpt2(sizes) };
-    for (family, query_layer, [up, down], is_transposed) in [
+    for (family, learns_queries, [up, down], is_transposed) in [
         (Family::Gpt2, false, ["c_fc", "c_proj"], true),
         (Family::Pangu, true, ["c_fc", "c_proj"], false),
         (Family::Bloom, false, ["dense_h_to_4h", "dense_4h_to_h"], false),
     ] {
-        let specs = Gpt::describe(&ModelConfig { family, query_layer, ..gpt2.clone() });
+        let model = ModelConfig { family, ..gpt2.clone() };
+        let specs = Gpt::describe(&if learns_queries { model.with_query_table() } else { model });
         let files = files(&specs);
         let of = |layer: usize| -> Vec<(String, Vec<usize>)> {
             let prefix = format!("transformer.h.{layer}.mlp.");
@@ -92,9 +93,9 @@ fn experts_of_gpt2_and_bloom_are_named_by_analogy() {
         }
         let last = of(2);
         assert_eq!(of(1), want, "{family:?}");
-        assert_eq!(last == want, !query_layer, "{family:?}: the layer whose queries are learned is dense");
+        assert_eq!(last == want, !learns_queries, "{family:?}: the layer whose queries are learned is dense");
         let is_exempt = |spec: &&Spec| spec.path.contains(".experts.b_");
-        assert_eq!(specs.iter().filter(is_exempt).count(), if query_layer { 2 } else { 4 });
+        assert_eq!(specs.iter().filter(is_exempt).count(), if learns_queries { 2 } else { 4 });
         assert!(specs.iter().filter(is_exempt).all(|spec| !spec.decays && spec.count() % 3 == 0));
     }
     assert_eq!(selection_bias(Family::Bloom, 1), "transformer.h.1.mlp.gate.e_score_correction_bias");
@@ -274,5 +275,5 @@ fn interleaved_heads_are_reordered_in_files() {
         names.map(|name| format!("model.layers.{layer}.self_attn.{name}"))
     };
     let want: Vec<String> = (0..2).flat_map(of_layer).collect();
-    assert_eq!(reordered(&ModelConfig { rotary_interleaved: true, ..base }), want);
+    assert_eq!(reordered(&base.with_layers(|layer| layer.rotary_interleaved = true)), want);
 }

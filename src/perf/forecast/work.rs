@@ -1,6 +1,6 @@
 //! The work of each launch of a recording.
 
-use crate::kernels::{Condition, Kernel};
+use crate::kernels::Condition;
 use crate::model::config::ModelConfig;
 use crate::model::count;
 use crate::record::{Dispatch, Recording};
@@ -29,7 +29,7 @@ pub fn launch_flops(recordings: &Recordings, recording: &Recording) -> Vec<f64> 
     let hot = recordings.hot_copies.as_ref().map_or(1, HotCopies::count);
     let flops = |launch: &Dispatch| match launch.kernel.entry {
         "matmul" => product(launch, rows, [local, hot]),
-        _ => attention(&recordings.model, &launch.kernel) * f64::from(tokens),
+        _ => attention(&recordings.model, launch) * f64::from(tokens),
     };
     recording.dispatches.iter().map(flops).collect()
 }
@@ -55,7 +55,8 @@ fn product(launch: &Dispatch, rows: u32, [local, hot]: [u32; 2]) -> f64 {
 /// Operations per token of an attention kernel: the scores and sums of the forward pass are two products. The backward
 /// pass computes the scores again, and then the gradients of queries, or of keys and values, or of all three if the
 /// kernel leaves the gradient of queries in parts.
-fn attention(model: &ModelConfig, kernel: &Kernel) -> f64 {
+fn attention(model: &ModelConfig, launch: &Dispatch) -> f64 {
+    let kernel = &launch.kernel;
     let leaves_parts = kernel.conditions().any(|condition| condition == Condition::Split);
     let products = match kernel.entry {
         "attention" => 2.0,
@@ -64,5 +65,6 @@ fn attention(model: &ModelConfig, kernel: &Kernel) -> f64 {
         "attention_backward_kv" => 4.0,
         _ => return 0.0,
     };
-    products / 2.0 * count::attention_flops_per_token(model)
+    let window = launch.param("window").filter(|window| *window > 0);
+    products / 2.0 * count::attention_flops_per_token(model, window.map(|window| window as usize))
 }

@@ -83,8 +83,9 @@ pub(crate) struct Entry {
 /// The key is the field's name; a key that is a word of Rust is given as text: `kind "type": ...`. A row starts with
 /// `Shape`, `Numbers` or `Host` ([`ResumeImpact`]). `in` names the path of the section, and `forms` says that the
 /// keys are other forms of that section's; after the rows come the keys that are read into another struct
-/// (`with field: Struct = the defaults of a reader's type { rows }`), those that depend on the section's type
-/// (`by field: Enum`), and those that hold sections. Such an enum has rows by type:
+/// (`with field: Struct = the defaults of a reader's type { rows }`), whose fields may be those of a struct in it
+/// (`layer.rope_theta "theta": ...`), those that depend on the section's type (`by field: Enum`), and those that hold
+/// sections. Such an enum has rows by type:
 /// `Variant = "types between spaces" => { rows }`; the first is the default.
 macro_rules! rows {
     (
@@ -98,7 +99,7 @@ macro_rules! rows {
         $(with $(#[doc = $with:literal])* $inner:ident: $outer:ident = $base:path {
             $(
                 $(#[doc = $inner_doc:literal])*
-                $inner_field:ident $($inner_key:literal)?: $inner_type:ty = $inner_row:expr,
+                $($inner_field:ident).+ $($inner_key:literal)?: $inner_type:ty = $inner_row:expr,
             )*
         })*
         $(by $(#[doc = $by:literal])* $variants:ident: $enum:ident)?
@@ -132,8 +133,9 @@ macro_rules! rows {
             fn read(reader: &Reader<'_>) -> Self {
                 $(
                     let mut $inner = $base(Some(reader));
-                    $($inner.$inner_field = Row { default: $inner.$inner_field, ..rows!(@row $inner_type, $inner_row) }
-                        .read(reader, rows!(@key $inner_field $($inner_key)?));)*
+                    $($inner.$($inner_field).+ =
+                        Row { default: $inner.$($inner_field).+, ..rows!(@row $inner_type, $inner_row) }
+                            .read(reader, rows!(@key $($inner_field).+ $($inner_key)?));)*
                 )*
                 Self {
                     $($inner,)*
@@ -145,7 +147,7 @@ macro_rules! rows {
             fn entries(&self) -> Vec<Entry> {
                 let own = vec![
                     $($(rows!(@row $inner_type, $inner_row)
-                        .entry(rows!(@key $inner_field $($inner_key)?), &self.$inner.$inner_field),)*)*
+                        .entry(rows!(@key $($inner_field).+ $($inner_key)?), &self.$inner.$($inner_field).+),)*)*
                     $(rows!(@row $type, $row).entry(rows!(@key $field $($key)?), &self.$field),)*
                 ];
                 [own, $(self.$variants.entries())?].concat()
@@ -154,7 +156,7 @@ macro_rules! rows {
             fn table() -> Table {
                 let mut rows = vec![
                     $($(rows!(@row $inner_type, $inner_row)
-                        .text(rows!(@key $inner_field $($inner_key)?), &[$($inner_doc),*]),)*)*
+                        .text(rows!(@key $($inner_field).+ $($inner_key)?), &[$($inner_doc),*]),)*)*
                     $(rows!(@row $type, $row).text(rows!(@key $field $($key)?), &[$($doc),*]),)*
                 ];
                 $(rows.extend(<$enum>::rows());)?
@@ -238,6 +240,6 @@ macro_rules! rows {
         row
     }};
     (@key $field:ident) => { stringify!($field) };
-    (@key $field:ident $key:literal) => { $key };
+    (@key $($field:ident).+ $key:literal) => { $key };
 }
 pub(crate) use rows;

@@ -128,7 +128,7 @@ impl LayerFeatures<'_> {
     /// Whether `layer` has `operator`.
     pub fn has(&self, operator: Operator, layer: usize) -> bool {
         let model = &self.model.config;
-        let is_query_layer = model.query_layer && layer + 1 == model.num_layers;
+        let is_query_layer = model.layer(layer).has_query_table;
         let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace && !is_query_layer);
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
         let has_gate = self.has_gate();

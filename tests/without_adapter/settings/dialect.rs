@@ -46,7 +46,7 @@ fn a_pretraining_file_for_sixteen_devices_becomes_a_plan_for_one() {
     assert_eq!(plan.tokens_per_step, 3 * 32 * 64);
     // Of the first of two stages one layer.
     assert_eq!(plan.model.recomputed.layers, [0]);
-    assert_eq!((plan.model.norm_eps, plan.model.rope_theta), (1e-5, 1e6));
+    assert_eq!((plan.model.norm_eps, plan.model.layer.rope_theta), (1e-5, 1e6));
     let checkpoint = plan.settings.callbacks.checkpoint.clone().unwrap();
     assert_eq!((checkpoint.save_checkpoint_steps, checkpoint.prefix.as_str()), (1000, "small"));
     assert_eq!(

@@ -27,7 +27,7 @@ fn dropout_is_a_share_below_one() {
 fn a_window_has_three_spellings() {
     let window = |keys: &str| {
         let keys = format!("seq_length: 32\n    {keys}");
-        resolve(&BASE.replace("seq_length: 32", &keys), &[]).map(|(plan, _)| plan.model.sliding_window)
+        resolve(&BASE.replace("seq_length: 32", &keys), &[]).map(|(plan, _)| plan.model.layer.sliding_window)
     };
     for (keys, expected) in [
         ("sliding_window: 8", Some(8)),
@@ -44,7 +44,7 @@ fn a_window_has_three_spellings() {
     // What it hides nothing of is exported with it, and decides nothing of the run.
     let wide = BASE.replace("seq_length: 32", "seq_length: 32\n    sliding_window: 32");
     let [with, without] = [wide.as_str(), BASE].map(|text| resolve(text, &[]).unwrap().0);
-    assert_eq!((with.model.wide_window, without.model.wide_window), (Some(32), None));
+    assert_eq!((with.model.layer.wide_window, without.model.layer.wide_window), (Some(32), None));
     assert_eq!(with.decisions(), without.decisions());
     let again = resolve(&with.to_yaml(), &[]).unwrap().0;
     assert_eq!(again.model, with.model);

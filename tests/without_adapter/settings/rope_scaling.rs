@@ -7,7 +7,7 @@ use gristmill::model::config::{Llama3, RopeScaling, Yarn};
 const SIZES: &str = "vocab_size: 300, hidden_size: 64, num_layers: 2, num_heads: 4, seq_length: 4096";
 
 fn scaling(keys: &str) -> RopeScaling {
-    model(&with_model(&format!("{SIZES}, {keys}"))).0.rope_scaling
+    model(&with_model(&format!("{SIZES}, {keys}"))).0.layer.rope_scaling
 }
 
 #[test]

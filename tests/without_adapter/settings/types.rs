@@ -28,16 +28,16 @@ fn chatglm_with_its_own_names() {
                 num_attention_heads: 4, seq_length: 32, layernorm_epsilon: 1e-6, hidden_dropout: 0.1";
     let plain = of(keys);
     assert_eq!((plain.vocab_size, plain.num_heads, plain.num_kv_heads), (512, 4, 2));
-    assert_eq!((plain.head_dim, plain.rotary_dim, plain.rotary_interleaved), (16, 8, true));
-    assert_eq!((plain.rope_theta, plain.norm_eps, plain.intermediate_size), (10_000.0, 1e-6, 96));
+    assert_eq!((plain.head_dim, plain.layer.rotary_dim, plain.layer.rotary_interleaved), (16, 8, true));
+    assert_eq!((plain.layer.rope_theta, plain.norm_eps, plain.intermediate_size), (10_000.0, 1e-6, 96));
     assert_eq!(biases(&plain), [true, false, false, false]);
     // MindFormers drops elements of the embedding with the same probability.
     assert_eq!((plain.hidden_dropout, plain.embedding_dropout), (0.1, 0.1));
     let other =
         "kv_channels: 8, multi_query_group_num: 1, rope_ratio: 500, rotary_percent: 0.5, add_qkv_bias: False";
     let other = of(&format!("{keys}, {other}"));
-    assert_eq!((other.head_dim, other.rotary_dim, other.num_kv_heads), (8, 4, 1));
-    assert_eq!((other.rope_theta, biases(&other)), (5e6, [false; 4]));
+    assert_eq!((other.head_dim, other.layer.rotary_dim, other.num_kv_heads), (8, 4, 1));
+    assert_eq!((other.layer.rope_theta, biases(&other)), (5e6, [false; 4]));
     let all =
         of(&format!("{keys}, add_bias_linear: True, add_qkv_bias: False, multi_query_attention: False"));
     assert_eq!((biases(&all), all.num_kv_heads), ([true; 4], 4));
@@ -250,7 +250,10 @@ fn wizardcoder_has_one_key_and_value_head() {
 fn the_last_layer_of_pangu_alpha_is_its_query_layer() {
     for arch in ["PanguAlphaHeadModel", "CodeGeexHeadModel"] {
         let model = of_file("pangualpha.yaml", &[&format!("--model.arch.type={arch}")]);
-        assert_eq!((model.family, model.query_layer, model.num_layers), (Family::Pangu, true, 32));
+        assert_eq!(
+            (model.family, model.layer(31).has_query_table, model.num_layers),
+            (Family::Pangu, true, 32)
+        );
         assert_eq!((model.activation, model.intermediate_size), (Activation::Gelu(Gelu::Fast), 10_240));
         assert_eq!((model.positions, biases(&model)), (Positions::Learned, [true; 4]));
     }
@@ -266,9 +269,9 @@ fn deepseek_with_its_own_names() {
     let latent = plain.latent.expect("latent attention");
     assert_eq!((latent.q_rank, latent.kv_rank), (None, 512));
     assert_eq!((latent.nope_dim, latent.rope_dim, latent.value_dim), (128, 64, 128));
-    assert_eq!((plain.head_dim, plain.num_kv_heads, plain.rotary_dim), (192, 4, 64));
+    assert_eq!((plain.head_dim, plain.num_kv_heads, plain.layer.rotary_dim), (192, 4, 64));
     assert_eq!(
-        (plain.rotary_interleaved, plain.qk_norm, plain.norm_eps, plain.init_std),
+        (plain.layer.rotary_interleaved, plain.qk_norm, plain.norm_eps, plain.init_std),
         (true, false, 1e-6, 0.02)
     );
     assert_eq!(plain.multi_token, None);

@@ -33,10 +33,10 @@ fn a_file_of_the_original() {
     );
     let model = &plan.model;
     assert_eq!(
-        (model.intermediate_size, model.num_kv_heads, model.head_dim, model.rotary_dim),
+        (model.intermediate_size, model.num_kv_heads, model.head_dim, model.layer.rotary_dim),
         (11008, 32, 128, 128)
     );
-    assert_eq!((model.init_std, model.ignore_id, model.rope_theta), (0.01, u32::MAX, 1e4));
+    assert_eq!((model.init_std, model.ignore_id, model.layer.rope_theta), (0.01, u32::MAX, 1e4));
     assert_eq!(
         (
             plan.settings.wrapper.clip(),
@@ -76,9 +76,9 @@ fn a_file_with_the_names_of_megatron() {
     let (plan, notices) = resolve(MEGATRON_STYLE, &[]).unwrap();
     let model = &plan.model;
     assert_eq!((model.num_layers, model.num_heads, model.num_kv_heads, model.head_dim), (3, 6, 2, 32));
-    assert_eq!((model.intermediate_size, model.rotary_dim, model.ignore_id), (100, 16, 3));
+    assert_eq!((model.intermediate_size, model.layer.rotary_dim, model.ignore_id), (100, 16, 3));
     assert!(model.qk_norm && model.qkv_bias && model.tie_word_embeddings);
-    assert_eq!((model.rope_theta, model.norm_eps, model.init_std), (5e5, 1e-6, 0.02));
+    assert_eq!((model.layer.rope_theta, model.norm_eps, model.init_std), (5e5, 1e-6, 0.02));
     assert_eq!(
         (plan.settings.runner.epochs, plan.settings.runner.batch_size, plan.settings.runner.stop_step),
         (3, 2, 9)

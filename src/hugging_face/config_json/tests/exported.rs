@@ -4,6 +4,7 @@ use super::{equal, faults, llama, refused};
 use crate::hugging_face::config_json::NOTE;
 use crate::hugging_face::export::hugging_face_config;
 pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
+use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
     Activation, ExpertGroups, Family, Gelu, GroupScore, LatentAttention, Llama3, MixtureConfig, ModelConfig,
     Positions, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
@@ -11,17 +12,16 @@ use crate::model::config::{
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
 pub(crate) fn exported() -> Vec<ModelConfig> {
-    let window = |model| ModelConfig { sliding_window: Some(4), ..model };
-    let partial = |model| ModelConfig { rotary_dim: 2, ..model };
+    let window = |model| windowed(model, Some(4));
+    let partial = |model| rotating(model, 2);
     let attention =
         |qkv_bias, output_bias, qk_norm| ModelConfig { qkv_bias, output_bias, qk_norm, ..llama() };
-    let glm =
-        ModelConfig { family: Family::Glm, rotary_interleaved: true, qkv_bias: true, ..partial(llama()) };
-    let in_pairs = |family| ModelConfig { family, rotary_interleaved: true, ..llama() };
+    let glm = in_pairs(ModelConfig { family: Family::Glm, qkv_bias: true, ..partial(llama()) });
+    let of_pairs = |family| in_pairs(ModelConfig { family, ..llama() });
     let [phi3, ernie, helium] = [
         ModelConfig { family: Family::Phi3, ..llama() },
-        in_pairs(Family::Ernie45),
-        in_pairs(Family::Helium),
+        of_pairs(Family::Ernie45),
+        of_pairs(Family::Helium),
     ];
     let all_biases = |model| ModelConfig {
         qkv_bias: true,
@@ -30,14 +30,15 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         down_bias: true,
         ..model
     };
+    let scaled = |model: ModelConfig, scaling| model.with_layers(|layer| layer.rope_scaling = scaling);
     let linear = RopeScaling::Linear { factor: 3.0 };
     let mut models = vec![
-        ModelConfig { rope_scaling: linear, ..phi3.clone() },
+        scaled(phi3.clone(), linear),
         window(phi3.clone()),
         partial(phi3.clone()),
         all_biases(phi3.clone()),
         phi3,
-        ModelConfig { rope_scaling: linear, ..all_biases(ernie.clone()) },
+        scaled(all_biases(ernie.clone()), linear),
         ModelConfig { qkv_bias: true, ..ernie.clone() },
         window(ernie.clone()),
         ernie,
@@ -47,7 +48,7 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         helium,
         llama(),
         window(llama()),
-        ModelConfig { wide_window: Some(12), ..llama() },
+        llama().with_layers(|layer| layer.wide_window = Some(12)),
         partial(llama()),
         window(glm.clone()),
         glm,
@@ -79,7 +80,7 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         RopeScaling::Yarn(yarn),
         RopeScaling::Llama3(llama3),
     ];
-    models.extend(scalings.map(|rope_scaling| ModelConfig { rope_scaling, ..llama() }));
+    models.extend(scalings.map(|scaling| scaled(llama(), scaling)));
     let sizes = Sizes {
         vocab_size: 32,
         hidden_size: 16,
@@ -98,7 +99,7 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         ..gpt2.clone()
     });
     models.push(ModelConfig { family: Family::BigCode, num_kv_heads: 1, ..gpt2.clone() });
-    models.push(ModelConfig { family: Family::Pangu, query_layer: true, ..gpt2 });
+    models.push(ModelConfig { family: Family::Pangu, ..gpt2 }.with_query_table());
     let baichuan = ModelConfig { family: Family::Baichuan, num_kv_heads: 4, ..llama() };
     models.push(ModelConfig { positions: Positions::Alibi, ..baichuan.clone() });
     models.push(ModelConfig { head_epsilon: Some(1e-5), ..baichuan });

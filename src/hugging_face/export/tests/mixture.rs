@@ -1,5 +1,6 @@
 //! Files of models with experts.
 
+use super::rotating;
 use crate::hugging_face::export::hugging_face_config;
 use crate::model::config::{
     BalanceLosses, ExpertGroups, Family, GroupScore, LatentAttention, MixtureConfig, ModelConfig, MultiToken,
@@ -127,7 +128,7 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
     expect(model(biased), "qwen3_moe", Some("no bias on the choice of experts, no routed_scaling_factor"));
     let best = RouterConfig { groups: groups(GroupScore::Best), ..qwen3().route };
     expect(plain(routed(best)), "deepseek", Some("no groups of experts"));
-    let wide_heads = |mixture| ModelConfig { head_dim: 8, rotary_dim: 8, ..plain(mixture) };
+    let wide_heads = |mixture| rotating(ModelConfig { head_dim: 8, ..plain(mixture) }, 8);
     expect(wide_heads(qwen3()), "mixtral", None);
     expect(wide_heads(unnormalised()), "deepseek", Some("no head_dim of its own"));
     expect(
@@ -135,7 +136,7 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
         "deepseek",
         Some("no biases of q, k and v alone"),
     );
-    expect(ModelConfig { rotary_dim: 2, ..model(qwen3()) }, "qwen3_moe", Some("no partial rotary embedding"));
+    expect(rotating(model(qwen3()), 2), "qwen3_moe", Some("no partial rotary embedding"));
     let sigmoid = |groups| RouterConfig { score: Score::Sigmoid, groups, scaling: 2.5, ..qwen3().route };
     let glm = |groups| MixtureConfig { has_bias: true, route: sigmoid(groups), ..shared(10, false) };
     expect(model(glm(groups(GroupScore::BestTwo))), "glm4_moe", None);
@@ -211,12 +212,13 @@ fn experts_of_gpt2_have_a_note() {
             "transformers has no GPTPanguForCausalLM, whose code is published with its weights and has no experts".into(),
         ),
     ] {
-        let query_layer = family == Family::Pangu;
-        let model = ModelConfig { family, query_layer, mixture: Some(qwen3()), ..ModelConfig::gpt2(sizes) };
+        let learns_queries = family == Family::Pangu;
+        let model = ModelConfig { family, mixture: Some(qwen3()), ..ModelConfig::gpt2(sizes) };
+        let model = if learns_queries { model.with_query_table() } else { model };
         let config = hugging_face_config(&model);
         assert_eq!(config["architectures"], json!([class]));
         assert_eq!(config["gristmill_note"], json!(note));
         assert_eq!(config["num_experts"], json!(qwen3().experts()));
-        assert_eq!(config["mlp_only_layers"], if query_layer { json!([2]) } else { json!([]) });
+        assert_eq!(config["mlp_only_layers"], if learns_queries { json!([2]) } else { json!([]) });
     }
 }

@@ -52,11 +52,8 @@ fn types_with_names_of_their_own_are_the_published_ones() {
         ("model.layers.31.mlp.down_proj.weight", &[3072, 8192]),
     ];
     expect(phi3, 3_821_079_552, "model.embed_tokens.weight", &tensors);
-    let pangu = ModelConfig {
-        family: Family::Pangu,
-        query_layer: true,
-        ..ModelConfig::gpt2(sizes(9, 8, 2, 2, 32, 5))
-    };
+    let pangu = ModelConfig { family: Family::Pangu, ..ModelConfig::gpt2(sizes(9, 8, 2, 2, 32, 5)) };
+    let pangu = pangu.with_query_table();
     let tensors: [(&str, &[usize]); 4] = [
         ("transformer.wqe.weight", &[5, 8]),
         ("transformer.h.0.attn.q_proj.weight", &[8, 8]),

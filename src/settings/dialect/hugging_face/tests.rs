@@ -74,7 +74,7 @@ fn written_keys_count_over_those_of_a_folder() {
     let config =
         llama(json!({"rope_theta": 5e5, "max_position_embeddings": 8192, "architectures": ["Named"]}));
     let run = started_from(folder.path(), &config).expect("a run");
-    assert_eq!((run.plan.model.rope_theta, run.plan.model.seq_length), (5e5, 2048));
+    assert_eq!((run.plan.model.layer.rope_theta, run.plan.model.seq_length), (5e5, 2048));
     assert_eq!(run.plan.model.max_positions, 8192);
     let file = folder.path().join("config.json");
     let note = format!("load_checkpoint: the shape of the model is that of {}, Named", file.display());
@@ -90,7 +90,7 @@ fn written_keys_count_over_those_of_a_folder() {
     let run = parse(&yaml).expect("a run");
     let model = &run.plan.model;
     assert_eq!(
-        (model.rope_theta, model.seq_length, model.hidden_dropout, model.hidden_size),
+        (model.layer.rope_theta, model.seq_length, model.hidden_dropout, model.hidden_size),
         (1000.0, 12, 0.5, 16)
     );
     let train = &run.plan.settings.train_dataset;

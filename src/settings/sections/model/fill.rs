@@ -2,7 +2,7 @@
 
 use super::rows::Model;
 use super::{DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, MAX_HEAD_DIM, latent, rope_scaling};
-use crate::model::config::{ModelConfig, MultiToken};
+use crate::model::config::{LayerConfig, ModelConfig, MultiToken};
 use crate::settings::engine::*;
 
 /// Keys of biases that files leave out where they mean the default of the base.
@@ -48,10 +48,22 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
 fn fill_config(model: &mut Model) {
     let config = &mut model.config;
     config.ignore_id = u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX);
-    config.rope_scaling = model.rope_scaling.config(config.max_positions);
-    config.rotary_dim = rotary_dim(config.head_dim, model.rotary_percent.unwrap_or(1.0));
     config.qk_norm = model.use_qk_norm == Some(true);
-    config.sliding_window = model.sliding_window.map(|window| window as usize);
+    let rope_scaling = model.rope_scaling.config(config.max_positions);
+    let rotary_dim = rotary_dim(config.head_dim, model.rotary_percent.unwrap_or(1.0));
+    let sliding_window = model.sliding_window.map(|window| window as usize);
+    let LayerConfig { rope_theta, rotary_interleaved, .. } = config.layer;
+    let config = config.clone().with_layers(|layer| {
+        *layer = LayerConfig {
+            sliding_window,
+            wide_window: None,
+            rope_theta,
+            rope_scaling,
+            rotary_dim,
+            rotary_interleaved,
+            has_query_table: layer.has_query_table,
+        };
+    });
     model.config = config.with_window(config.seq_length);
 }
 
@@ -96,7 +108,7 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     reader.require(&["rotary_percent"], head_dim == 0 || rotates, message);
     if reader.are_sound(&["seq_length", "max_position_embedding", "rope_scaling"]) {
         let length = model.config.max_positions.max(seq_length);
-        rope_scaling::check(&model.rope_scaling, reader, length, model.config.rope_theta);
+        rope_scaling::check(&model.rope_scaling, reader, length, model.config.layer.rope_theta);
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
         );
         reader.fault("multi_latent_attention", message);
     }
-    if !model.config.rotary_interleaved {
+    if !model.config.layer.rotary_interleaved {
         reader
             .note("rotary_interleaved", "latent attention rotates neighbours (2i, 2i+1), as in MindFormers");
     }

@@ -94,10 +94,10 @@ rows! {
         norm_eps "rms_norm_eps": f64 = Numbers.default(1e-5).within(ABOVE_ZERO)
             .filled("`0.00001`, of `DeepseekV2Config` and `DeepseekV3Config` `0.000001`"),
         /// Base θ of the rotary frequencies θ^(-2i/d); 10000 by default.
-        rope_theta "theta": f64 = Numbers.derived().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
+        layer.rope_theta "theta": f64 = Numbers.derived().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
         /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2); True by default in ChatGLM,
         /// DeepSeek, ERNIE 4.5 and Helium.
-        rotary_interleaved: bool = Numbers.derived().of(LLAMA).example("True"),
+        layer.rotary_interleaved "rotary_interleaved": bool = Numbers.derived().of(LLAMA).example("True"),
         /// Whether the head shares the embedding's weights: True in GPT-2, False in Llama by default.
         tie_word_embeddings: bool = Shape.derived().example("True"),
         /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM, Qwen and InternLM by default.

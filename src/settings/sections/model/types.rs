@@ -57,7 +57,7 @@ const TYPES: [TypeEntry; 18] = [
         about: "ChatGLM2, ChatGLM3, CodeGeeX2 and GLM-4: a Llama whose query heads share 2 key and value heads, \
                 with a bias in the projections to q, k and v, and of whose heads one half rotates, in interleaved \
                 pairs.",
-        defaults: |config| (config.num_kv_heads, config.rotary_interleaved) = (2, true),
+        defaults: |config| (config.num_kv_heads, config.layer.rotary_interleaved) = (2, true),
         check: check_glm,
         family: Family::Glm,
         fits: fits_glm,
@@ -140,10 +140,8 @@ const TYPES: [TypeEntry; 18] = [
                 queries from a learned table by position. The last norm is before that layer, as in the published \
                 models.",
         base: GPT2,
-        defaults: |config| {
-            config.activation = Activation::Gelu(Gelu::Fast);
-            config.query_layer = true;
-        },
+        defaults: |config| config.activation = Activation::Gelu(Gelu::Fast),
+        check: |model, _| model.config = model.config.clone().with_query_table(),
         family: Family::Pangu,
         ..PLAIN
     },
@@ -173,7 +171,7 @@ const TYPES: [TypeEntry; 18] = [
     TypeEntry {
         word: "Ernie4_5Config",
         about: "ERNIE 4.5 without experts: a Llama whose heads rotate in interleaved pairs, in its files too.",
-        defaults: |config| config.rotary_interleaved = true,
+        defaults: |config| config.layer.rotary_interleaved = true,
         check: |model, reader| check_rotation(model, reader, true),
         family: Family::Ernie45,
         fits: is_plain,
@@ -182,7 +180,7 @@ const TYPES: [TypeEntry; 18] = [
     TypeEntry {
         word: "HeliumConfig",
         about: "Helium: a Llama whose heads rotate in interleaved pairs, in its files too.",
-        defaults: |config| config.rotary_interleaved = true,
+        defaults: |config| config.layer.rotary_interleaved = true,
         check: |model, reader| check_rotation(model, reader, true),
         family: Family::Helium,
         fits: is_plain,
@@ -303,13 +301,13 @@ fn check_glm(model: &mut Model, reader: &Reader<'_>) {
 /// them that odd widths have here.
 fn fits_glm(model: &ModelConfig) -> bool {
     let has_other_biases = model.output_bias || model.gate_up_bias || model.down_bias;
-    let is_glm = model.rotary_interleaved && !has_other_biases && is_plain(model);
+    let is_glm = model.layer.rotary_interleaved && !has_other_biases && is_plain(model);
     is_glm && model.intermediate_size.is_multiple_of(4)
 }
 
 /// Whether heads rotate in pairs or in halves, which the type decides.
 fn check_rotation(model: &mut Model, reader: &Reader<'_>, in_pairs: bool) {
-    if model.config.rotary_interleaved != in_pairs {
+    if model.config.layer.rotary_interleaved != in_pairs {
         let order = if in_pairs { "neighbours (2i, 2i+1)" } else { "halves" };
         reader.fault("rotary_interleaved", format!("heads of this type rotate as {order}; remove it"));
     }
@@ -333,5 +331,5 @@ fn check_telechat(model: &mut Model, reader: &Reader<'_>) {
 }
 
 fn deepseek(config: &mut ModelConfig) {
-    (config.norm_eps, config.init_std, config.rotary_interleaved) = (1e-6, 0.02, true);
+    (config.norm_eps, config.init_std, config.layer.rotary_interleaved) = (1e-6, 0.02, true);
 }

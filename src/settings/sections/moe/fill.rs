@@ -22,9 +22,9 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     fill_hot(moe, reader);
     fill_widths(moe, reader, model);
     // The layer whose queries are learned has no experts.
-    let layers = model.config.num_layers.saturating_sub(usize::from(model.config.query_layer));
+    let layers = model.config.num_layers.saturating_sub(usize::from(model.config.learns_queries()));
     let dense = moe.first_k_dense_replace;
-    let last = if model.config.query_layer { " beside the last one" } else { "" };
+    let last = if model.config.learns_queries() { " beside the last one" } else { "" };
     let all = model.config.num_layers;
     let message = format!("{dense} dense layers{last} of {all} leave none for the experts; lower it");
     let is_known = reader.source.is_sound(&format!("{}.num_layers", model::PATH));

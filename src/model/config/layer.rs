@@ -1,0 +1,180 @@
+//! What may differ between the layers of a model.
+
+use super::{ModelConfig, Positions, RopeScaling};
+use crate::ops::decode::Decode;
+use crate::ops::rope::Rope;
+
+/// What a layer has that other layers of its model may have otherwise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerConfig {
+    /// Sliding window: a token attends to this many tokens, itself included; `None`: to all tokens before it. At most
+    /// `seq_length` - 1, since a wider window masks nothing.
+    pub sliding_window: Option<usize>,
+    /// A window of at least `seq_length` tokens that the configuration asks for. It masks nothing here, but it does
+    /// when an exported model reads longer texts; see [`ModelConfig::published_window`].
+    pub wide_window: Option<usize>,
+    /// Base of the rotary frequencies θ^(-2i/d).
+    pub rope_theta: f64,
+    /// Scaling of the rotary frequencies for longer contexts.
+    pub rope_scaling: RopeScaling,
+    /// Dimensions of a head that rotate; even, at most `head_dim`.
+    pub rotary_dim: usize,
+    /// Whether rotary pairs are interleaved, (2i, 2i+1), instead of halves, (i, i + d/2).
+    pub rotary_interleaved: bool,
+    /// Whether queries are projected from the rows of a learned table, by position, instead of from the layer's input
+    /// (PanGu-α, Zeng et al. 2021, section 2.2). The last norm then comes before this layer instead of before the head.
+    /// Only the last layer can be one.
+    pub has_query_table: bool,
+}
+
+impl LayerConfig {
+    /// The window, whether or not it masks anything in the sequences that are read.
+    pub fn window(&self) -> Option<usize> {
+        self.sliding_window.or(self.wide_window)
+    }
+}
+
+impl ModelConfig {
+    /// Layer number `number`, counted from 0. Blocks of multi-token prediction, from `num_layers` on, are as most
+    /// layers are.
+    pub fn layer(&self, number: usize) -> &LayerConfig {
+        let is_of = |(_, numbers): &&(LayerConfig, Vec<usize>)| numbers.binary_search(&number).is_ok();
+        self.other_layers.iter().find(is_of).map_or(&self.layer, |(other, _)| other)
+    }
+
+    /// Each kind of layers with their number, blocks of multi-token prediction included.
+    pub(crate) fn layer_kinds(&self) -> impl Iterator<Item = (&LayerConfig, usize)> {
+        let depth = self.multi_token.map_or(0, |multi_token| multi_token.depth);
+        let others = self.other_layers.iter().map(|(other, numbers)| (other, numbers.len()));
+        let count = others.clone().map(|(_, count)| count).sum();
+        let rest = (self.num_layers + depth).saturating_sub(count);
+        std::iter::once((&self.layer, rest)).chain(others).filter(|(_, count)| *count > 0)
+    }
+
+    /// The model with every layer changed by `change`.
+    pub fn with_layers(mut self, change: impl Fn(&mut LayerConfig)) -> Self {
+        let others = self.other_layers.iter_mut().map(|(other, _)| other);
+        std::iter::once(&mut self.layer).chain(others).for_each(change);
+        self
+    }
+
+    /// The model with each layer changed by `change`, which is given the layer's number.
+    pub fn with_each_layer(self, change: impl Fn(usize, &mut LayerConfig)) -> Self {
+        let mut other_layers: Vec<(LayerConfig, Vec<usize>)> = Vec::new();
+        for number in 0..self.num_layers {
+            let mut layer = *self.layer(number);
+            change(number, &mut layer);
+            match other_layers.iter_mut().find(|(other, _)| *other == layer) {
+                Some((_, numbers)) => numbers.push(number),
+                None if layer == self.layer => {}
+                None => other_layers.push((layer, vec![number])),
+            }
+        }
+        Self { other_layers, ..self }
+    }
+
+    /// The model whose last layer has the queries of a learned table.
+    pub(crate) fn with_query_table(self) -> Self {
+        let last = self.num_layers.saturating_sub(1);
+        self.with_each_layer(|number, layer| layer.has_query_table = number == last)
+    }
+
+    /// Whether the queries of a layer come from a learned table.
+    pub(crate) fn learns_queries(&self) -> bool {
+        self.other_layers.iter().any(|(other, _)| other.has_query_table)
+    }
+
+    /// The sizes of attention in layer number `number` for decoding against a cache.
+    pub fn decode(&self, number: usize) -> Decode {
+        Decode {
+            layout: self.head_layout(),
+            tokens: self.seq_length as u32,
+            scale: self.softmax_scale(),
+            window: self.layer(number).sliding_window.map(|window| window as u32),
+            has_alibi: self.positions == Positions::Alibi,
+        }
+    }
+
+    /// The model reading windows of `tokens` tokens, or of as many as it has positions if these are fewer.
+    pub fn with_window(&self, tokens: usize) -> Self {
+        let tokens = tokens.min(self.max_positions);
+        Self { seq_length: tokens, ..self.clone() }.with_layers(|layer| {
+            let window = layer.window();
+            layer.sliding_window = window.filter(|window| *window < tokens);
+            layer.wide_window = window.filter(|window| *window >= tokens);
+        })
+    }
+
+    /// The window of a layer for the most positions that the model is made for, which may be more than the run's
+    /// sequences have.
+    pub fn published_window(&self, layer: &LayerConfig) -> Option<usize> {
+        layer.sliding_window.or(layer.wide_window.filter(|window| *window < self.max_positions))
+    }
+
+    /// The rotary embedding of layer number `number`; `None` for other encodings of positions.
+    pub fn rope(&self, number: usize) -> Option<Rope> {
+        self.rope_of(self.layer(number))
+    }
+
+    pub(crate) fn rope_of(&self, layer: &LayerConfig) -> Option<Rope> {
+        (self.positions == Positions::Rotary).then_some(Rope {
+            rotary_dim: layer.rotary_dim as u32,
+            theta: layer.rope_theta,
+            is_interleaved: layer.rotary_interleaved,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::Sizes;
+
+    fn llama(num_layers: usize) -> ModelConfig {
+        let sizes = Sizes {
+            vocab_size: 64,
+            hidden_size: 64,
+            num_heads: 4,
+            intermediate_size: 128,
+            ..Sizes::default()
+        };
+        ModelConfig::llama(Sizes { num_layers, seq_length: 32, ..sizes })
+    }
+
+    /// A window as long as the sequences that are read hides nothing, and is kept for longer ones.
+    #[test]
+    fn a_window_slides_where_more_is_read() {
+        let short = ModelConfig { max_positions: 128, ..llama(2) };
+        let short = short.with_each_layer(|number, layer| layer.wide_window = (number == 1).then_some(64));
+        let windows = |config: &ModelConfig| {
+            let LayerConfig { sliding_window, wide_window, .. } = *config.layer(1);
+            assert_eq!(config.layer(0).window(), None);
+            (config.seq_length, sliding_window, wide_window)
+        };
+        let long = short.with_window(100);
+        assert_eq!(windows(&long), (100, Some(64), None));
+        assert_eq!(windows(&long.with_window(64)), (64, None, Some(64)));
+        assert_eq!(windows(&short.with_window(1000)), (128, Some(64), None));
+    }
+
+    /// Layers that are alike are one kind, whatever is between them.
+    #[test]
+    fn kinds_hold_all_layers() {
+        let plain = llama(7);
+        assert_eq!(plain.layer_kinds().collect::<Vec<_>>(), [(&plain.layer, 7)]);
+        let set = |number: usize, layer: &mut LayerConfig| {
+            layer.sliding_window = number.is_multiple_of(2).then_some(9);
+            layer.rope_theta = if number == 3 { 7.0 } else { layer.rope_theta };
+        };
+        let model = plain.clone().with_each_layer(set);
+        let counts: Vec<usize> = model.layer_kinds().map(|(_, count)| count).collect();
+        assert_eq!((counts, model.other_layers.len()), (vec![2, 4, 1], 2));
+        for number in 0..7 {
+            let mut want = plain.layer;
+            set(number, &mut want);
+            assert_eq!(*model.layer(number), want);
+        }
+        assert_eq!(*model.layer(7), plain.layer);
+        assert_eq!(model.with_each_layer(|_, layer| *layer = plain.layer), plain);
+    }
+}
