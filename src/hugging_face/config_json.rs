@@ -145,12 +145,7 @@ fn difference(reading: &Reading<'_>, fact: &str, key: String, theirs: &Value, ou
         Value::Null => format!("remove `{fact}` from model.model_config"),
         _ => format!("write `{fact}: {}` in model.model_config", shown(theirs)),
     };
-    // A value for which our keys have no word is told in a sentence.
-    let has_value = match theirs {
-        Value::String(text) => !text.contains(' '),
-        other => !other.is_array(),
-    };
-    let message = match ours::is_free(fact) && has_value {
+    let message = match ours::is_free(fact) && ours::has_key(fact, theirs) {
         true => format!("{said}; {remedy}, or {}", accepting(&key)),
         false => format!("{said}, which no key changes; {}", accepting(&key)),
     };

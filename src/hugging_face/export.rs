@@ -7,8 +7,8 @@
 mod architecture;
 
 use super::config_json::classes::{self, Class};
-use super::config_json::{ACTIVATIONS, facts};
-use crate::model::config::{Family, GroupScore, LatentAttention, MixtureConfig, ModelConfig};
+use super::config_json::{ACTIVATIONS, Windows, facts};
+use crate::model::config::{Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig};
 use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
 use architecture::nearest;
 use serde_json::{Map, Value, json};
@@ -108,7 +108,13 @@ fn gpt2_keys(model: &ModelConfig) -> Map<String, Value> {
 
 /// The keys of `LlamaConfig`, which are also the keys of Mistral, Qwen and GLM, and the further keys that these need.
 fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
-    let (layer, window) = (&model.layer, model.published_window(&model.layer));
+    let layer = &model.layer;
+    let layers: Vec<&LayerConfig> = (0..model.num_layers).map(|number| model.layer(number)).collect();
+    let windows: Vec<_> = layers.iter().map(|layer| model.published_window(layer)).collect();
+    let window = windows.iter().copied().find(Option::is_some).flatten();
+    let types =
+        windows.iter().map(|window| if window.is_some() { "sliding_attention" } else { "full_attention" });
+    let types: Value = types.collect();
     // Hugging Face cannot scale the base by a constant, but that is the same as another base.
     let rope_theta = match layer.rope_scaling {
         RopeScaling::Ntk { factor } => layer.rope_theta * factor,
@@ -132,18 +138,25 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             "num_nextn_predict_layers": 0,
         }),
         // The default is a token that small vocabularies do not have.
-        "glm" | "helium" => json!({ "pad_token_id": null }),
+        "glm" | "helium" | "smollm3" => json!({ "pad_token_id": null }),
         // The default length is that of the first Phi-3.
         "phi3" => json!({ "pad_token_id": null, "original_max_position_embeddings": model.max_positions }),
         "ernie4_5" => json!({ "use_bias": model.qkv_bias }),
         // Without these the window would start in a later layer.
-        "qwen2" | "qwen3" | "qwen2_moe" if window.is_some() => json!({
-            "max_window_layers": 0,
-            "layer_types": vec!["sliding_attention"; model.num_layers],
-        }),
+        "qwen2" | "qwen3" | "qwen2_moe" if window.is_some() => {
+            json!({ "max_window_layers": 0, "layer_types": types })
+        }
         _ => Value::Null,
     };
     config.extend(entries(more));
+    // Unlike a rule of the class, a list holds of any layers.
+    if windows.contains(&window) && windows.contains(&None) || class.windows() == Windows::Unrotated {
+        config.insert("layer_types".into(), types);
+    }
+    let rotates: Vec<u8> = layers.iter().map(|layer| layer.rotates.into()).collect();
+    if rotates.contains(&0) {
+        config.insert("no_rope_layers".into(), rotates.into());
+    }
     config
 }
 

@@ -18,7 +18,7 @@ pub struct ModelBuffers {
 impl ModelBuffers {
     /// Adds the buffers of the model of `config`, for micro-batches of `tokens` tokens, to `persistents`.
     pub fn new(config: &ModelConfig, tokens: u32, persistents: &mut Persistents) -> Self {
-        let cos_sin = config.rope_of(&config.layer).map(|rope| {
+        let cos_sin = config.rotary().map(|(rope, _)| {
             persistents.tensor("cos_sin", config.seq_length as u32, rope.rotary_dim, Element::F32)
         });
         Self { cos_sin, experts: ExpertState::new(config, tokens, persistents) }
@@ -26,7 +26,7 @@ impl ModelBuffers {
 
     /// The rotary table and its contents, for a model that has one.
     pub fn rotary_table(&self, config: &ModelConfig) -> Option<(Tensor, Vec<f32>)> {
-        let (rope, scaling) = (config.rope_of(&config.layer)?, &config.layer.rope_scaling);
-        Some((self.cos_sin?, cos_sin_table(config.seq_length as u32, &rope, scaling)))
+        let (rope, scaling) = config.rotary()?;
+        Some((self.cos_sin?, cos_sin_table(config.seq_length as u32, &rope, &scaling)))
     }
 }

@@ -171,6 +171,7 @@ impl ModelConfig {
             layer: LayerConfig {
                 sliding_window: None,
                 wide_window: None,
+                rotates: true,
                 rope_theta: 10_000.0,
                 rope_scaling: RopeScaling::None,
                 rotary_dim: head_dim,

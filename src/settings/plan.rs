@@ -43,7 +43,7 @@ pub struct RunPlan {
 /// The key under which a checkpoint has the number of micro-batches of a step.
 const ACCUMULATION: &str = "runner_config.gradient_accumulation_steps";
 
-const WINDOW: &str = "model.model_config.sliding_window";
+const WINDOWS: [&str; 2] = ["model.model_config.sliding_window", "model.model_config.layer_types"];
 
 /// The name under which a step that selects hot experts is compared when a run resumes. A `ColdHotExpertMonitor` may
 /// set that step, too.
@@ -251,7 +251,7 @@ impl RunPlan {
     pub fn decisions(&self) -> BTreeMap<String, Value> {
         let mut decisions = self.settings.decisions();
         if self.model.layer_kinds().all(|(layer, _)| layer.sliding_window.is_none()) {
-            decisions.remove(WINDOW); // it decides nothing that a run computes
+            WINDOWS.iter().for_each(|key| drop(decisions.remove(*key))); // they decide nothing that a run computes
         }
         decisions.insert(ACCUMULATION.to_string(), self.micro_batches_per_step().into());
         if let Some(step) = self.hot_step() {

@@ -2,14 +2,16 @@
 
 use gristmill::element::Element;
 use gristmill::model::config::{
-    Activation, DropOrder, Family, HotExperts, Llama3, MixtureConfig, ModelConfig, Positions, RopeScaling,
-    TokenDispatch, Yarn,
+    Activation, DropOrder, Family, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig, Positions,
+    RopeScaling, TokenDispatch, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
+use reference::gpt::Layer;
 use reference::rope_scaling::Scaling;
 use reference::storage::Storage;
 use reference::variant::{Naming, Variant};
+use std::collections::BTreeMap;
 
 pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
     let architecture = match (model.positions, model.activation) {
@@ -32,15 +34,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         head_dim: model.head_dim,
         intermediate_size: model.intermediate_size,
         norm_eps: model.norm_eps,
-        rope: reference::rope::Rope {
-            head_dim: model.latent.map_or(model.head_dim, |latent| latent.rope_dim),
-            rotary_dim: model.layer.rotary_dim,
-            theta: model.layer.rope_theta,
-            // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of
-            // latent attention, GLM, ERNIE 4.5 and Helium are in the order of pairs.
-            interleaved: model.latent.is_some() || model.family.holds_pairs(),
-            scaling: reference_scaling(&model.layer.rope_scaling),
-        },
+        rope: reference_rope(model, &model.layer),
         tie_word_embeddings: model.tie_word_embeddings,
         latent: model.latent.map(|latent| reference::latent_attention::LatentAttention {
             q_rank: latent.q_rank,
@@ -73,6 +67,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             head_epsilon: model.head_epsilon,
         },
         window: model.layer.sliding_window,
+        other_layers: Some(reference_layers(model)),
         mixture: model.mixture.as_ref().map(|mixture| reference_mixture(mixture, model)),
         multi_token: model.multi_token.map(|ahead| reference::multi_token::MultiToken {
             depth: ahead.depth,
@@ -89,6 +84,29 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             _ => Storage::Exact,
         },
     }
+}
+
+fn reference_rope(model: &ModelConfig, layer: &LayerConfig) -> reference::rope::Rope {
+    reference::rope::Rope {
+        head_dim: model.latent.map_or(model.head_dim, |latent| latent.rope_dim),
+        rotary_dim: layer.rotary_dim,
+        theta: layer.rope_theta,
+        // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of
+        // latent attention, GLM, ERNIE 4.5 and Helium are in the order of pairs.
+        interleaved: model.latent.is_some() || model.family.holds_pairs(),
+        scaling: reference_scaling(&layer.rope_scaling),
+    }
+}
+
+/// The layers that are not as the shape says of all.
+fn reference_layers(model: &ModelConfig) -> BTreeMap<usize, Layer> {
+    let numbers = model.other_layers.iter().flat_map(|(_, numbers)| numbers);
+    let layer = |number: &usize| {
+        let layer = model.layer(*number);
+        let rope = model.rope(*number).map(|_| reference_rope(model, layer));
+        (*number, Layer { window: layer.sliding_window, rope, query_scaling: None })
+    };
+    numbers.map(layer).collect()
 }
 
 fn reference_gelu(kind: Gelu) -> reference::gelu::Gelu {

@@ -35,6 +35,13 @@ impl Setup {
         }
     }
 
+    /// The same model with layers that differ: the first has a window and rotates, the second does neither.
+    pub fn of_layers(name: &'static str, model: &str) -> Self {
+        let layers = "n_kv_heads: 2, sliding_window: 7, layer_types: [sliding_attention, full_attention], \
+                      no_rope_layers: [1, 0]";
+        Self::new(name, &format!("{layers}, {model}"))
+    }
+
     /// A model of the type `kind`, of the same width and depth.
     pub fn typed(kind: &'static str, name: &'static str, model: &str) -> Self {
         Self { kind, ..Self::new(name, model) }

@@ -76,6 +76,8 @@ fn dense_models_compute_the_same() {
     changes_no_bit(4, || Setup::typed("BloomConfig", "bloom", DROPOUT));
     changes_no_bit(0, || Setup::typed("Baichuan2_13BConfig", "baichuan2", DROPOUT));
     changes_no_bit(1, || dense("latent", &format!("{RANKS}, {DROPOUT}")));
+    changes_no_bit(3, || Setup::typed("PanguAlphaConfig", "pangu-alpha", DROPOUT));
+    changes_no_bit(4, || Setup::of_layers("layers", DROPOUT));
 }
 
 #[test]

@@ -31,6 +31,14 @@ fn a_sliding_window_follows_the_reference() {
     follows(&Setup::new("window", "n_kv_heads: 2, sliding_window: 7"));
 }
 
+/// On each tier, with GPUs' kernels for fewer steps.
+#[test]
+fn layers_that_differ_follow_the_reference() {
+    follows(&Setup::of_layers("layers", "use_qk_norm: True, rotary_interleaved: True"));
+    let portable = Setup::of_layers("layers on portable", "").with(&["--context.tier=portable"]);
+    follows_the_reference(&portable, 4);
+}
+
 /// Windows of 24 tokens under frequencies made for 8 and for 16 tokens: some pairs are kept, some interpolated, some
 /// blended.
 #[test]

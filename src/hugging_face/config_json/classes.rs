@@ -91,6 +91,8 @@ pub(in crate::hugging_face) enum Windows {
     Alternate,
     /// All layers but every fourth.
     ThreeOfFour,
+    /// Layers that do not rotate.
+    Unrotated,
 }
 
 /// The names of tensors under which a class was first published.

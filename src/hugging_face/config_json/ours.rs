@@ -1,14 +1,22 @@
 //! What a run computes, in the words of [`Facts`](super::classes::Facts).
 
 use super::classes::always_here;
+use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
-use crate::model::config::{Activation, Family, Gelu, GroupScore, MixtureConfig, ModelConfig, Score};
+use crate::model::config::{
+    Activation, Family, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, Score,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// The facts of the model of a run.
 pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static str, Value> {
     let latent = model.latent.as_ref();
+    let of_layers = |is_so: &dyn Fn(&LayerConfig) -> bool| -> Vec<bool> {
+        (0..model.num_layers).map(|number| is_so(model.layer(number))).collect()
+    };
+    let window = model.layer_kinds().find_map(|(layer, _)| model.published_window(layer));
+    let slides = of_layers(&|layer| window.is_none() || model.published_window(layer).is_some());
     let mut facts: BTreeMap<&'static str, Value> = BTreeMap::from([
         ("type", type_of(model.family).into()),
         ("vocab_size", model.vocab_size.into()),
@@ -27,7 +35,9 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("add_mlp_fc2_bias_linear", model.down_bias.into()),
         ("use_qk_norm", model.qk_norm.into()),
         ("max_position_embedding", model.max_positions.into()),
-        ("sliding_window", model.published_window(&model.layer).into()),
+        ("sliding_window", window.into()),
+        ("layer_types", theirs::layer_types(&slides)),
+        ("no_rope_layers", theirs::no_rope_layers(&of_layers(&|layer| layer.rotates))),
         ("theta", model.layer.rope_theta.into()),
         ("rope_scaling", hugging_face_scaling(&model.layer.rope_scaling)),
         ("rotary_percent", (model.layer.rotary_dim as f64 / rotating_width(model) as f64).into()),
@@ -50,6 +60,20 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
 pub(super) fn is_free(fact: &str) -> bool {
     const NO_KEYS: [&str; 3] = ["attention_multiplier", "rope_interleave", "latent_norm_eps"];
     !NO_KEYS.contains(&fact) && !always_here().contains_key(fact)
+}
+
+/// Whether a value of `fact` can be written: sentences and lists stand for things that no key says.
+pub(super) fn has_key(fact: &str, value: &Value) -> bool {
+    match value {
+        Value::String(text) => !text.contains(' '),
+        Value::Array(_) => matches!(fact, "layer_types" | "no_rope_layers"),
+        // A scaling that is not built keeps the type that the file gives it.
+        Value::Object(parameters) if fact == "rope_scaling" => {
+            let kind = parameters.get("rope_type").and_then(Value::as_str);
+            matches!(kind, Some("linear" | "yarn" | "llama3" | "dynamic_ntk"))
+        }
+        _ => true,
+    }
 }
 
 /// The word that is written as `type` for a family.

@@ -46,7 +46,7 @@ impl Shape {
         let counts = |(fact, from): &(&str, Fact)| ours::is_free(fact) && !ignored.contains(&from.key);
         let facts: Vec<_> = facts.into_iter().filter(counts).collect();
         for (fact, Fact { key, value }) in &facts {
-            if !has_key(fact, value) {
+            if !ours::has_key(fact, value) {
                 let (class, value) = (&reading.class.name, shown(value.get("rope_type").unwrap_or(value)));
                 let said = format!("`{key}` is {value} in `{class}`, which no key here says");
                 return Err(error(format!("{said}; {}", accepting(key))));
@@ -61,19 +61,5 @@ impl Shape {
     pub fn value(&self, key: &str) -> Option<&Value> {
         let (_, fact) = self.facts.iter().find(|(known, _)| *known == key)?;
         Some(&fact.value).filter(|value| !value.is_null())
-    }
-}
-
-/// Whether a value of `fact` can be written: sentences and lists stand for things that no key says.
-fn has_key(fact: &str, value: &Value) -> bool {
-    match value {
-        Value::String(text) => !text.contains(' '),
-        Value::Array(_) => false,
-        // A scaling that is not built keeps the type that the file gives it.
-        Value::Object(parameters) if fact == "rope_scaling" => {
-            let kind = parameters.get("rope_type").and_then(Value::as_str);
-            matches!(kind, Some("linear" | "yarn" | "llama3" | "dynamic_ntk"))
-        }
-        _ => true,
     }
 }

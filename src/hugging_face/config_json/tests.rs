@@ -230,11 +230,17 @@ fn windows_and_experts_of_some_layers_are_no_ones_of_all() {
         config("qwen2", json!({"use_sliding_window": true, "sliding_window": 4, "max_window_layers": border}))
     };
     equal(&qwen(0), &window);
-    refused(
-        &qwen(1),
-        &window,
-        &["`sliding_window` is 4 in 2 of 3 layers in `qwen2`, and this run has 4, which no key changes"],
-    );
+    let from = |first| {
+        window.clone().with_each_layer(|number, layer| layer.sliding_window = (number >= first).then_some(4))
+    };
+    for first in 0..3 {
+        equal(&qwen(first as u64), &from(first));
+    }
+    let line = "`layer_types` is [\"full_attention\",\"sliding_attention\",\"sliding_attention\"] by default in `qwen2`, and this \
+                run has none; write `layer_types: [\"full_attention\",\"sliding_attention\",\"sliding_attention\"]` in";
+    refused(&qwen(1), &window, &[line]);
+    let none = "`layer_types` is none by default in `qwen2`, and this run has [\"full_attention\",\"sliding_attention\",";
+    refused(&qwen(0), &from(1), &[none]);
     let types = |kind: &str| {
         config(
             "qwen2",
@@ -242,6 +248,7 @@ fn windows_and_experts_of_some_layers_are_no_ones_of_all() {
         )
     };
     equal(&types("sliding_attention"), &window);
+    refused(&types("chunked_attention"), &window, &["`layer_types` is \"chunked_attention\" in some layers"]);
     refused(
         &types("full_attention"),
         &window,
@@ -304,16 +311,49 @@ fn factors_and_further_norms_may_be_neutral() {
     );
     equal(&config("hyperclovax", json!({"use_post_norm": false})), &llama());
     refused(&config("hyperclovax", json!({})), &llama(), &["`use_post_norm` is True by default"]);
+}
+
+#[test]
+fn layers_may_have_windows_and_rotation_of_their_own() {
+    let smollm3 = |keys: Value| {
+        let mut config = config("smollm3", json!({"tie_word_embeddings": false, "rope_theta": 1e4}));
+        keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    let middle = || llama().with_each_layer(|number, layer| layer.rotates = number != 1);
+    equal(&smollm3(json!({})), &llama());
+    equal(&smollm3(json!({"no_rope_layer_interval": 2})), &middle());
+    equal(&smollm3(json!({"no_rope_layers": [1, 0, 1], "no_rope_layer_interval": 3})), &middle());
+    let line = "`no_rope_layers` is [1,0] by default in `smollm3`, and this run has none; write `no_rope_layers: [1,0]` in";
+    refused(&smollm3(json!({"no_rope_layer_interval": 2})), &llama(), &[line]);
     refused(
-        &config(
-            "smollm3",
-            json!({"tie_word_embeddings": false, "rope_theta": 1e4, "no_rope_layer_interval": 2}),
-        ),
-        &llama(),
-        &["`no_rope_layers` is in some layers"],
+        &smollm3(json!({"no_rope_layers": [1, 0]})),
+        &middle(),
+        &["`no_rope_layers` is 2 entries of 3 layers"],
     );
-    let cwm = json!({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "sliding_window": 4});
-    refused(&config("cwm", cwm), &llama(), &["`sliding_window` is 4 in 2 of 3 layers"]);
+    refused(&config("llama", json!({})), &middle(), &["`no_rope_layers` is none always in `llama`"]);
+    // Where nothing is listed, the layers that do not rotate have the window.
+    let windows =
+        smollm3(json!({"no_rope_layer_interval": 2, "use_sliding_window": true, "sliding_window": 4}));
+    let windowed =
+        middle().with_each_layer(|number, layer| layer.sliding_window = (number == 1).then_some(4));
+    equal(&windows, &windowed);
+    let cwm = |keys: Value| {
+        let rope = json!({"rope_type": "default", "rope_theta": 1e4});
+        let mut config = config("cwm", json!({"rope_parameters": rope, "sliding_window": 4}));
+        keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    let later = llama().with_each_layer(|number, layer| layer.sliding_window = (number > 0).then_some(4));
+    equal(&cwm(json!({})), &later);
+    refused(&cwm(json!({})), &llama(), &["`layer_types` is", "`sliding_window` is 4"]);
+    let listed = |last: &str| cwm(json!({"layer_types": ["full_attention", "sliding_attention", last]}));
+    equal(&listed("sliding_attention"), &later);
+    refused(
+        &listed("full_attention"),
+        &later,
+        &["`layer_types` is [\"full_attention\",\"sliding_attention\"] in `cwm`"],
+    );
 }
 
 /// A fact under another name would be compared with nothing.

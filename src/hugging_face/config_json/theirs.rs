@@ -22,8 +22,9 @@ pub(in crate::hugging_face) const ACTIVATIONS: [(&str, &str); 10] = [
 /// The keys that say which layers have windows, and the keys that say which layers have experts.
 const LAYERS: &str = "sliding_window use_sliding_window max_window_layers layer_types mlp_only_layers decoder_sparse_step \
     first_k_dense_replace mlp_layer_types";
-/// A layer with a sliding window, in `layer_types`.
+/// A layer with a sliding window, in `layer_types`, and one without.
 const SLIDING: &str = "sliding_attention";
+const FULL: &str = "full_attention";
 /// More layers than any model has, which a file may name all the same.
 pub(super) const MOST_LAYERS: usize = 65_536;
 
@@ -188,19 +189,9 @@ fn dense_layers(reading: &Reading<'_>, layers: usize) -> (String, Vec<bool>) {
 
 /// Sets the facts that follow from several keys of one class.
 fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
-    let layers = number(facts, "num_layers").unwrap_or(0.0);
     let heads = facts.get("num_heads").map(|heads| heads.value.clone()).unwrap_or_default();
     let half = facts.get("head_dim").and_then(|width| width.value.as_u64()).unwrap_or(0) / 2;
     let mut insert = |fact, key: &str, value| facts.insert(fact, Fact { key: key.to_string(), value });
-    // SmolLM3: 1 stands for a layer that rotates; without a list one layer in every `no_rope_layer_interval` does not.
-    if reading.reads("no_rope_layers") {
-        let (key, listed) = reading.decided("no_rope_layers");
-        let rotate = match &listed {
-            Value::Array(layers) => layers.iter().all(|rotates| *rotates != 0 && *rotates != false),
-            _ => reading.number("no_rope_layer_interval").is_some_and(|interval| interval > layers),
-        };
-        insert("no_rope_layers", &key, if rotate { Value::Null } else { "in some layers".into() });
-    }
     // GPTBigCode: a switch instead of a number.
     if reading.reads("multi_query") {
         insert(
@@ -236,40 +227,108 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     let temperature = if is_latent { rotary::temperature(reading, longest) } else { 1.0 };
     let value = scale.unwrap_or(temperature / head_dim.sqrt()).into();
     facts.insert("attention_multiplier", Fact { key: "attention_multiplier".to_string(), value });
-    let layers = number(facts, "num_layers").unwrap_or(0.0).min(most_layers as f64) as usize;
-    let value = window(reading, layers, longest);
-    facts.insert("sliding_window", Fact { key: "sliding_window".to_string(), value });
+    let layers = Layers { whole: number(facts, "num_layers").unwrap_or(0.0), most: most_layers };
+    let rotates = rotating_layers(reading, &layers);
+    let [size, types] = windows(reading, &layers, rotates.as_deref().unwrap_or_default(), longest);
+    let rotates = rotates.map_or_else(Value::from, |rotates| no_rope_layers(&rotates));
+    for (fact, value) in [("sliding_window", size), ("layer_types", types), ("no_rope_layers", rotates)] {
+        facts.insert(fact, Fact { key: fact.to_string(), value });
+    }
 }
 
-/// The window of all layers, null for none, or a sentence about the layers that have one. A window of at least
-/// `longest` tokens counts as none.
-fn window(reading: &Reading<'_>, layers: usize, longest: usize) -> Value {
-    let windows = reading.class.windows();
+/// The layers of a file, of which it is told what the first `most` are.
+struct Layers {
+    whole: f64,
+    most: usize,
+}
+
+impl Layers {
+    fn told(&self) -> usize {
+        self.whole.min(self.most as f64) as usize
+    }
+
+    /// A sentence about a list of `key` that does not have an entry for each layer.
+    fn misfit(&self, key: &str, listed: &[Value]) -> Option<String> {
+        (listed.len() as f64 != self.whole)
+            .then(|| format!("{} entries of {} layers ({key})", listed.len(), self.whole))
+    }
+}
+
+/// Whether each layer rotates, or a sentence. In SmolLM3 1 stands for a layer that does; without a list one layer in
+/// every `no_rope_layer_interval` does not.
+fn rotating_layers(reading: &Reading<'_>, layers: &Layers) -> Result<Vec<bool>, String> {
+    const KEY: &str = "no_rope_layers";
+    let told = layers.told();
+    if !reading.reads(KEY) {
+        return Ok(vec![true; told]);
+    }
+    if let Value::Array(listed) = reading.decided(KEY).1 {
+        let rotates = listed.iter().take(told).map(|rotates| *rotates != 0 && *rotates != false).collect();
+        return layers.misfit(KEY, &listed).map_or(Ok(rotates), Err);
+    }
+    let interval = reading.number("no_rope_layer_interval").filter(|interval| *interval >= 1.0);
+    let interval = interval.ok_or("without an interval above 0")? as usize;
+    Ok((1..=told).map(|number| !number.is_multiple_of(interval)).collect())
+}
+
+/// The window of the layers that have one, null for none, and which layers these are, null for all; or a sentence. A
+/// window of at least `longest` tokens counts as none. `rotates` is whether each layer rotates.
+fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: usize) -> [Value; 2] {
+    let none = [Value::Null, Value::Null];
+    let rule = reading.class.windows();
     let is_off = reading.reads("use_sliding_window") && !reading.is_on("use_sliding_window");
     let listed = reading.decided("layer_types").1;
-    let listed = listed.as_array().filter(|_| !matches!(windows, Windows::Never | Windows::Always));
-    if is_off && listed.is_some_and(|kinds| kinds.iter().any(|kind| kind == SLIDING)) {
-        return format!("off, though `layer_types` lists `{SLIDING}`").into();
+    let listed = listed.as_array().filter(|_| !matches!(rule, Windows::Never | Windows::Always));
+    if is_off && listed.is_some_and(|types| types.iter().any(|kind| kind == SLIDING)) {
+        return [format!("off, though `layer_types` lists `{SLIDING}`").into(), Value::Null];
     }
     let size = reading.number("sliding_window").filter(|size| *size >= 1.0 && *size < longest as f64);
-    let Some(size) = size.filter(|_| windows != Windows::Never && !is_off).map(|size| size as usize) else {
-        return Value::Null;
+    let Some(size) = size.filter(|_| rule != Windows::Never && !is_off).map(|size| size as usize) else {
+        return none;
     };
+    if let Some(listed) = listed {
+        let other = listed.iter().find(|kind| **kind != SLIDING && **kind != FULL);
+        let other = other.map(|kind| format!("{kind} in some layers"));
+        if let Some(misfit) = layers.misfit("layer_types", listed).or(other) {
+            return [size.into(), misfit.into()];
+        }
+    }
     let border = reading.number("max_window_layers").map_or(0, |layers| layers as usize);
-    let by_rule = |layer: usize| match windows {
+    let by_rule = |layer: usize| match rule {
         Windows::Never => false,
         Windows::Always | Windows::All => true,
         Windows::Last => layer >= border,
         Windows::Alternate => layer < border && layer.is_multiple_of(2),
         Windows::ThreeOfFour => !layer.is_multiple_of(4),
+        Windows::Unrotated => rotates.get(layer) == Some(&false),
     };
-    let has_window = |layer: &usize| match listed {
-        Some(kinds) => kinds.get(*layer).is_some_and(|kind| kind == SLIDING),
-        None => by_rule(*layer),
+    let slides = |layer: usize| match listed {
+        Some(types) => types.get(layer).is_some_and(|kind| kind == SLIDING),
+        None => by_rule(layer),
     };
-    match (0..layers).filter(has_window).count() {
-        0 => Value::Null,
-        count if count == layers => size.into(),
-        count => format!("{size} in {count} of {layers} layers").into(),
+    let slides: Vec<bool> = (0..layers.told()).map(slides).collect();
+    match slides.contains(&true) {
+        true => [size.into(), layer_types(&slides)],
+        false => none,
     }
+}
+
+/// `layer_types` of layers that have windows or not; null if all have one.
+pub(super) fn layer_types(slides: &[bool]) -> Value {
+    pattern(slides, |slides| if slides { SLIDING } else { FULL }.into())
+}
+
+/// `no_rope_layers` of layers that rotate or not; null if all do.
+pub(super) fn no_rope_layers(rotates: &[bool]) -> Value {
+    pattern(rotates, |rotates| u8::from(rotates).into())
+}
+
+/// The values of the first layers that are repeated for the others; null if all layers are `true`.
+fn pattern(layers: &[bool], value: impl Fn(bool) -> Value) -> Value {
+    if layers.iter().all(|is_so| *is_so) {
+        return Value::Null;
+    }
+    let count = layers.len();
+    let period = (1..count).find(|period| layers[*period..] == layers[..count - period]).unwrap_or(count);
+    layers[..period].iter().map(|is_so| value(*is_so)).collect()
 }

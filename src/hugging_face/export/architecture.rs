@@ -13,7 +13,8 @@
 //! | is an ERNIE 4.5 | `Ernie4_5ForCausalLM` | biases in all layers or in none, no window, whole heads rotate |
 //! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
-//! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, also with biases in all of attention, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window, else `LlamaForCausalLM`, also with biases in all of attention | always |
+//! | has layers that do not rotate, and no QK-norm | `SmolLM3ForCausalLM`, also with biases in all of attention | always |
+//! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, also with biases in all of attention, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window in all layers, `MinistralForCausalLM` with one in some, or `CwmForCausalLM` if the feed-forward layers have biases, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
 //! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
 //! | is what [`ModelConfig::is_mixtral`] says | `MixtralForCausalLM` | always |
@@ -29,7 +30,7 @@
 use super::hugging_face_scaling;
 use crate::hugging_face::config_json::classes::{Class, named, of_type};
 use crate::hugging_face::config_json::{Windows, type_of};
-use crate::model::config::{Activation, Family, Gelu, MixtureConfig, ModelConfig};
+use crate::model::config::{Activation, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig};
 use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
 
@@ -47,15 +48,19 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
 }
 
 fn nearest_dense(model: &ModelConfig) -> &'static str {
-    match (model.qk_norm, model.qkv_bias, model.published_window(&model.layer)) {
+    let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
+    match (model.qk_norm, model.qkv_bias, windows) {
         _ if rotates_a_part(model) => "glm4_moe",
+        (false, ..) if has_unrotated(model) => "smollm3",
         (true, true, _) if model.output_bias => "qwen3",
         (true, true, _) => "glm4_moe",
         (true, false, _) => "qwen3",
-        (false, true, None) if model.output_bias => "llama",
+        (false, true, Extent::None) if model.output_bias => "llama",
         (false, true, _) => "qwen2",
-        (false, false, Some(_)) => "mistral",
-        (false, false, None) => "llama",
+        (false, false, Extent::None) => "llama",
+        (false, false, Extent::All) => "mistral",
+        (false, false, Extent::Some) if model.gate_up_bias && model.down_bias => "cwm",
+        (false, false, Extent::Some) => "ministral",
     }
 }
 
@@ -80,13 +85,16 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         true => vec!["experts"],
         false => lacks_of_experts(name, mixture),
     });
+    let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
     let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
     let checks = [
         (!class.rotates_a_part() && !is_latent && rotates_a_part(model), "partial rotary embedding"),
+        (class.windows() == Windows::Never && windows != Extent::None, "sliding window"),
         (
-            class.windows() == Windows::Never && model.published_window(&model.layer).is_some(),
-            "sliding window",
+            class.windows() == Windows::Always && windows == Extent::Some,
+            "sliding window of some layers alone",
         ),
+        (name != "smollm3" && has_unrotated(model), "layers without rotation"),
         (
             matches!(model.layer.rope_scaling, RopeScaling::DynamicNtk { .. }),
             "dynamic NTK scaling by powers of two",
@@ -107,7 +115,10 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (matches!(name, "deepseek" | "helium") && has_own_heads, "head_dim of its own"),
         // The class's norms of latent vectors do not read `rms_norm_eps`.
         (is_latent && model.norm_eps != 1e-6, "rms_norm_eps other than 1e-6 in the norms of latent vectors"),
-        (name == "deepseek_v2" && !splits_evenly, "hidden_size that num_heads does not divide"),
+        (
+            matches!(name, "deepseek_v2" | "cwm") && !splits_evenly,
+            "hidden_size that num_heads does not divide",
+        ),
     ];
     let of_layers = checks.into_iter().chain(lacks_of_biases(name, model));
     let of_layers = of_layers.filter(|(lacks, _)| *lacks).map(|(_, what)| what);
@@ -119,15 +130,18 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     let has_none = !matches!(class, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
     let all_of_mlp = model.gate_up_bias && model.down_bias;
     let [all_of_attention, all_of_mlp] = match class {
-        "llama" => [model.qkv_bias, all_of_mlp],
+        "llama" | "smollm3" => [model.qkv_bias, all_of_mlp],
+        "cwm" => [false, all_of_mlp],
         "qwen3" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
         "ernie4_5" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
         _ => [false, false],
     };
     let of_all_or_none = class == "ernie4_5" && !all_of_mlp;
+    let of_attention_or_none = class == "smollm3" && !model.output_bias;
+    let has_no_qkv = class == "phi3" || of_all_or_none || of_attention_or_none;
     [
-        ((class == "phi3" || of_all_or_none) && model.qkv_bias, "biases of q, k and v alone"),
+        (has_no_qkv && model.qkv_bias, "biases of q, k and v alone"),
         (has_none && model.output_bias && !all_of_attention, "bias of attention's output projection alone"),
         (has_none && model.gate_up_bias && !all_of_mlp, "bias of the gate and up projections"),
         (has_none && model.down_bias && !all_of_mlp, "bias of the down projection alone"),
@@ -160,5 +174,31 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
 }
 
 fn rotates_a_part(model: &ModelConfig) -> bool {
-    model.rope_of(&model.layer).is_some_and(|rope| (rope.rotary_dim as usize) < model.head_dim)
+    model.rotary().is_some_and(|(rope, _)| (rope.rotary_dim as usize) < model.head_dim)
+}
+
+fn has_unrotated(model: &ModelConfig) -> bool {
+    model.layer_kinds().any(|(layer, _)| !layer.rotates)
+}
+
+/// Which layers have a property.
+#[derive(Clone, Copy, PartialEq)]
+enum Extent {
+    None,
+    Some,
+    All,
+}
+
+impl Extent {
+    fn of(model: &ModelConfig, has: impl Fn(&LayerConfig) -> bool) -> Self {
+        let [mut any, mut all] = [false, true];
+        for (layer, _) in model.layer_kinds() {
+            (any, all) = (any || has(layer), all && has(layer));
+        }
+        match (any, all) {
+            (false, _) => Self::None,
+            (true, false) => Self::Some,
+            (true, true) => Self::All,
+        }
+    }
 }

@@ -62,6 +62,19 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
         "HeliumForCausalLM",
         Some("no sliding window"),
     );
+    let some = |model: ModelConfig| {
+        model.with_each_layer(|number, layer| layer.sliding_window = (number > 0).then_some(4))
+    };
+    let unrotated = |model: ModelConfig| model.with_each_layer(|number, layer| layer.rotates = number != 1);
+    expect(some(plain.clone()), "MinistralForCausalLM", None);
+    expect(some(with(true, false, None)), "Qwen2ForCausalLM", None);
+    expect(some(phi3(plain.clone())), "Phi3ForCausalLM", Some("no sliding window of some layers alone"));
+    expect(unrotated(some(plain.clone())), "SmolLM3ForCausalLM", None);
+    expect(unrotated(with(true, false, None)), "SmolLM3ForCausalLM", Some("no biases of q, k and v alone"));
+    expect(unrotated(with(false, true, None)), "Qwen3ForCausalLM", Some("no layers without rotation"));
+    let of_mlp = ModelConfig { gate_up_bias: true, down_bias: true, ..plain.clone() };
+    expect(some(of_mlp.clone()), "CwmForCausalLM", None);
+    expect(unrotated(of_mlp), "SmolLM3ForCausalLM", None);
     // Files hold interleaved heads as halves.
     expect(in_pairs(plain.clone()), "LlamaForCausalLM", None);
     let biased = |[qkv_bias, output_bias, gate_up_bias, down_bias]: [bool; 4]| ModelConfig {

@@ -13,6 +13,8 @@ pub struct LayerConfig {
     /// A window of at least `seq_length` tokens that the configuration asks for. It masks nothing here, but it does
     /// when an exported model reads longer texts; see [`ModelConfig::published_window`].
     pub wide_window: Option<usize>,
+    /// Whether q and k rotate, in a model whose positions are rotary.
+    pub rotates: bool,
     /// Base of the rotary frequencies θ^(-2i/d).
     pub rope_theta: f64,
     /// Scaling of the rotary frequencies for longer contexts.
@@ -58,7 +60,8 @@ impl ModelConfig {
         self
     }
 
-    /// The model with each layer changed by `change`, which is given the layer's number.
+    /// The model with each layer changed by `change`, which is given the layer's number. `layer` stays as it is, also
+    /// where no layer is like it any more.
     pub fn with_each_layer(self, change: impl Fn(usize, &mut LayerConfig)) -> Self {
         let mut other_layers: Vec<(LayerConfig, Vec<usize>)> = Vec::new();
         for number in 0..self.num_layers {
@@ -111,13 +114,18 @@ impl ModelConfig {
         layer.sliding_window.or(layer.wide_window.filter(|window| *window < self.max_positions))
     }
 
-    /// The rotary embedding of layer number `number`; `None` for other encodings of positions.
+    /// The rotary embedding of layer number `number`; `None` without one.
     pub fn rope(&self, number: usize) -> Option<Rope> {
         self.rope_of(self.layer(number))
     }
 
+    /// The rotary embedding of the layers that have one, and its scaling.
+    pub(crate) fn rotary(&self) -> Option<(Rope, RopeScaling)> {
+        self.layer_kinds().find_map(|(layer, _)| Some((self.rope_of(layer)?, layer.rope_scaling)))
+    }
+
     pub(crate) fn rope_of(&self, layer: &LayerConfig) -> Option<Rope> {
-        (self.positions == Positions::Rotary).then_some(Rope {
+        (self.positions == Positions::Rotary && layer.rotates).then_some(Rope {
             rotary_dim: layer.rotary_dim as u32,
             theta: layer.rope_theta,
             is_interleaved: layer.rotary_interleaved,
@@ -174,7 +182,8 @@ mod tests {
             set(number, &mut want);
             assert_eq!(*model.layer(number), want);
         }
-        assert_eq!(*model.layer(7), plain.layer);
-        assert_eq!(model.with_each_layer(|_, layer| *layer = plain.layer), plain);
+        assert_eq!(model.clone().with_each_layer(|_, layer| *layer = plain.layer), plain);
+        let changed = model.with_each_layer(|_, layer| layer.rope_theta = 3.0);
+        assert_eq!(changed.layer_kinds().map(|(_, count)| count).collect::<Vec<_>>(), [4, 3]);
     }
 }

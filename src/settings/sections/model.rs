@@ -2,6 +2,7 @@
 
 mod fill;
 mod latent;
+mod layers;
 mod pet;
 mod rope_scaling;
 mod rows;
@@ -69,6 +70,11 @@ pub(crate) fn read(source: &Source) -> Model {
 }
 
 impl Model {
+    /// Whether attention is latent.
+    fn is_latent(&self) -> bool {
+        [DEEPSEEK_V2, DEEPSEEK_V3].contains(&self.kind.word())
+    }
+
     /// Number of blocks, those of multi-token prediction included.
     pub(crate) fn blocks(&self) -> usize {
         self.config.num_layers.saturating_add(self.mtp_depth.unwrap_or(0))

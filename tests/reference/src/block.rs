@@ -82,9 +82,11 @@ impl Block<'_> {
         } else {
             (q_projected.clone(), k_projected.clone())
         };
-        if self.shape.rotates() && latent.is_none() {
-            rope(&mut q, self.positions, self.shape.num_heads, &self.shape.rope);
-            rope(&mut k, self.positions, self.shape.num_kv_heads, &self.shape.rope);
+        let layer = self.shape.layer(self.layer);
+        if let Some(rotation) = &layer.rope {
+            rope(&mut q, self.positions, self.shape.num_heads, rotation);
+            rope(&mut k, self.positions, self.shape.num_kv_heads, rotation);
+            self.scale_queries(&mut q);
             (q, k) = (store(q), store(k));
         }
         let attended = store(attention(&q, &k, &v, &self.attention()).0);
@@ -131,9 +133,10 @@ impl Block<'_> {
         let dattended = store(self.project_backward(names.out, &saved.attended, &dx_middle, grads));
         let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
         let [mut dq, mut dk, dv] = [dq, dk, dv].map(store);
-        if self.shape.rotates() && saved.latent.is_none() {
-            rope_backward(&mut dq, self.positions, self.shape.num_heads, &self.shape.rope);
-            rope_backward(&mut dk, self.positions, self.shape.num_kv_heads, &self.shape.rope);
+        if let Some(rotation) = &self.shape.layer(self.layer).rope {
+            self.scale_queries(&mut dq);
+            rope_backward(&mut dq, self.positions, self.shape.num_heads, rotation);
+            rope_backward(&mut dk, self.positions, self.shape.num_kv_heads, rotation);
             (dq, dk) = (store(dq), store(dk));
         }
         if self.shape.qk_norm {
@@ -146,6 +149,14 @@ impl Block<'_> {
             _ => self.project_qkv_backward(input, dqkv, grads),
         });
         store(add(&dx_middle, &self.norm_backward(names.attention_norm, &saved.x, &dinput, grads)))
+    }
+
+    /// Multiplies queries (N, H·d), or their gradient, by the factors of their positions, if the layer has some. The
+    /// product is stored together with the rotation.
+    fn scale_queries(&self, q: &mut [f64]) {
+        if let Some(scaling) = self.shape.layer(self.layer).query_scaling {
+            scaling.scale(q, self.positions, self.shape.num_heads * self.shape.head_dim);
+        }
     }
 
     /// The largest attention score of each head.
@@ -164,7 +175,7 @@ impl Block<'_> {
             value_dim: latent.map_or(self.shape.head_dim, |latent| latent.value_dim),
             causal: true,
             scale: latent.map_or(1.0 / (self.shape.head_dim as f64).sqrt(), |latent| latent.scale),
-            window: self.shape.window,
+            window: self.shape.layer(self.layer).window,
             starts: None,
             factors: None,
             alibi: self.shape.variant.alibi,

@@ -14,6 +14,7 @@ use super::matmul::linear;
 use super::mixture::{Memory, Mixture};
 use super::multi_token::MultiToken;
 use super::objective::{Batch, Memories, with_seeds};
+use super::query_scaling::QueryScaling;
 use super::rope::Rope;
 use super::storage::Storage;
 use super::variant::Variant;
@@ -56,6 +57,8 @@ pub struct Shape {
     pub qk_norm: bool,
     /// Sliding window: a token sees this many tokens, itself included; `None`: unlimited.
     pub window: Option<usize>,
+    /// Layers that are otherwise, by number; `None`: all are alike.
+    pub other_layers: Option<BTreeMap<usize, Layer>>,
     /// How the model differs from the architecture.
     pub variant: Variant,
     /// Replaces the feed-forward network from layer `first_dense_layers` on, but for that of the query layer.
@@ -66,6 +69,17 @@ pub struct Shape {
     pub low_rank: Option<LowRank>,
     /// What activations, their gradients and the weights of layers are rounded to.
     pub storage: Storage,
+}
+
+/// What a layer may have otherwise than others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Layer {
+    /// Sliding window, as in [`Shape::window`].
+    pub window: Option<usize>,
+    /// Rotary embedding of queries and keys; `None`: they do not rotate.
+    pub rope: Option<Rope>,
+    /// How queries grow with their position.
+    pub query_scaling: Option<QueryScaling>,
 }
 
 /// The kind of layers, and their names.
@@ -164,6 +178,14 @@ impl Shape {
         let has_experts =
             |mixture: &&Mixture| layer >= mixture.first_dense_layers && !self.is_query_layer(layer);
         self.mixture.as_ref().filter(has_experts)
+    }
+
+    /// Layer number `layer`. Latent attention rotates by itself.
+    pub(super) fn layer(&self, layer: usize) -> Layer {
+        let rope = Some(self.rope).filter(|_| self.rotates() && self.latent.is_none());
+        let common = Layer { window: self.window, rope, query_scaling: None };
+        let other = self.other_layers.as_ref().and_then(|others| others.get(&layer));
+        other.copied().unwrap_or(common)
     }
 
     /// The state of all routers before the first step.

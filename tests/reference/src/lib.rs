@@ -41,6 +41,7 @@ pub mod multi_token;
 pub mod muon;
 pub mod objective;
 pub mod permute;
+pub mod query_scaling;
 pub mod random;
 pub mod rms_norm;
 pub mod rope;

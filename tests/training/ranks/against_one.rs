@@ -30,6 +30,11 @@ pub fn dense() -> Setup {
     small(Setup::new("dense", "n_kv_heads: 2"))
 }
 
+/// Whose layers differ in window and rotation.
+pub fn layers() -> Setup {
+    small(Setup::of_layers("layers", ""))
+}
+
 /// Dropless, with a bias of the choice and a shared expert.
 pub fn dropless() -> Setup {
     let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1, \
@@ -184,12 +189,13 @@ fn variants_on_ranks_train_as_on_one() {
 fn kinds_of_models_on_ranks_train_as_on_one() {
     let groups = "--grouped_lr_schedule={default: {type: CosineWithWarmUpLR, learning_rate: 3.e-3, warmup_steps: 3}, \
                   grouped: [{params: [norm], type: constant_with_warmup, learning_rate: 5.e-3, weight_decay: 0.5}]}";
-    let rows: [(Model, &[&str], Keys); 5] = [
+    let rows: [(Model, &[&str], Keys); 6] = [
         (|| small(Setup::new("tied", "tie_word_embeddings: True")), &[], WEIGHTS),
         (|| small(Setup::gpt2("gpt2", "")), &[SGD], ZERO_2),
         (|| small(Setup::typed("BloomConfig", "bloom", "")), &[SGD], ZERO_1),
         (|| small(latent("latent", RANKS)), &[], WEIGHTS),
         (dense, &[groups], ZERO_2),
+        (layers, &[], WEIGHTS),
     ];
     for (model, keys, shared) in rows {
         if is_long() {

@@ -3,7 +3,7 @@
 //!
 //! Models whose keys have a bias train by SGD.
 
-use super::against_one::{BF16, ROUNDED, SGD, dense, dropless, small};
+use super::against_one::{BF16, ROUNDED, SGD, dense, dropless, layers, small};
 use super::layouts::{SEQUENCE, TENSOR};
 use super::spread::{DATA, OPTIMIZER, Spread, TOKENS, VOCABULARY, WEIGHTS, ZERO_1, ZERO_2};
 use super::trial::{Model, PARTS_IN_BF16, PLAIN, ROUNDED_PARTS, Variation, on_one, train_as_one};
@@ -29,6 +29,11 @@ const DIRECT_LATENT: Model = || small(latent("latent without a rank of queries",
 #[test]
 fn latent_attention() {
     train_as_one(DIRECT_LATENT, &[TENSOR, SEQUENCE], &ONCE);
+}
+
+#[test]
+fn layers_that_differ() {
+    train_as_one(layers, &[TENSOR, SEQUENCE], &ONCE);
 }
 
 #[test]

@@ -23,6 +23,69 @@ fn dropout_is_a_share_below_one() {
     assert!(found.contains("num_layers: expected a whole number from 1 to 1000, found"), "{found}");
 }
 
+/// Lists have an entry for each layer, or for the first ones, which are repeated.
+#[test]
+fn layers_may_differ() {
+    let model = |keys: &str| {
+        let keys = format!("num_layers: 5\n    {keys}");
+        resolve(&BASE.replace("num_layers: 2", &keys), &[])
+    };
+    let window = "sliding_window: 8\n    ";
+    let layers = |keys: &str| -> String {
+        let (plan, _) = model(&format!("{window}{keys}")).unwrap_or_else(|error| panic!("{keys}: {error}"));
+        assert_eq!(resolve(&plan.to_yaml(), &[]).unwrap().0, plan, "{keys}");
+        let word = |number| match (plan.model.layer(number).sliding_window, plan.model.layer(number).rotates)
+        {
+            (Some(8), true) => 'w',
+            (None, true) => 'f',
+            (Some(8), false) => 'n',
+            (None, false) => '0',
+            other => panic!("{other:?}"),
+        };
+        (0..5).map(word).collect()
+    };
+    assert_eq!(layers(""), "wwwww");
+    assert_eq!(layers("layer_types: [sliding_attention, full_attention]"), "wfwfw");
+    assert_eq!(layers("layer_types: full_attention"), "fffff");
+    assert_eq!(
+        layers("layer_types: [full_attention, sliding_attention]\n    use_sliding_window: False"),
+        "fffff"
+    );
+    assert_eq!(layers("no_rope_layers: [1, 1, 0]"), "wwnww");
+    let both = "layer_types: [full_attention, sliding_attention]\n    no_rope_layers: [0, 1, 1, 1, 0]";
+    assert_eq!(layers(both), "0wfw0");
+    // Layers of which none masks anything decide nothing.
+    let wide = |keys: &str| model(&format!("sliding_window: 32\n    {keys}")).unwrap().0.decisions();
+    assert_eq!(wide("layer_types: [sliding_attention, full_attention]"), model("").unwrap().0.decisions());
+    for (keys, expected) in [
+        (
+            "layer_types: [sliding_attention, full_attention]",
+            "layer_types: lists `sliding_attention`, and there is no window; give its tokens by `sliding_window`",
+        ),
+        (
+            "no_rope_layers: [1, 1, 1, 1, 1, 0]",
+            "no_rope_layers: lists 6 of 5 layers; list all of them, or the first ones, which are repeated",
+        ),
+        (
+            "layer_types: []",
+            "layer_types: lists 0 of 5 layers; list all of them, or the first ones, which are repeated",
+        ),
+        (
+            "no_rope_layers: [1, 0]\n    mtp_depth: 1",
+            "no_rope_layers: does not say what the blocks of multi-token prediction are; remove it, or `mtp_depth`",
+        ),
+        ("no_rope_layers: [1, 2]", "no_rope_layers: expected 1 or 0 for each layer, found `2`"),
+    ] {
+        let found = model(keys).unwrap_err().to_string();
+        assert!(found.ends_with(expected), "{keys}: {found}");
+    }
+    let found = model("layer_types: chunked_attention").unwrap_err().to_string();
+    assert!(
+        found.contains("layer_types: expected ") && found.ends_with("found `chunked_attention`"),
+        "{found}"
+    );
+}
+
 #[test]
 fn a_window_has_three_spellings() {
     let window = |keys: &str| {

@@ -14,6 +14,10 @@ use crate::model::config::{
 pub(crate) fn exported() -> Vec<ModelConfig> {
     let window = |model| windowed(model, Some(4));
     let partial = |model| rotating(model, 2);
+    let some_windows = |model: ModelConfig| {
+        model.with_each_layer(|number, layer| layer.sliding_window = (number > 0).then_some(4))
+    };
+    let unrotated = |model: ModelConfig| model.with_each_layer(|number, layer| layer.rotates = number != 1);
     let attention =
         |qkv_bias, output_bias, qk_norm| ModelConfig { qkv_bias, output_bias, qk_norm, ..llama() };
     let glm = in_pairs(ModelConfig { family: Family::Glm, qkv_bias: true, ..partial(llama()) });
@@ -35,6 +39,7 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     let mut models = vec![
         scaled(phi3.clone(), linear),
         window(phi3.clone()),
+        some_windows(phi3.clone()),
         partial(phi3.clone()),
         all_biases(phi3.clone()),
         phi3,
@@ -63,6 +68,14 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         models.push(attention(qkv_bias, output_bias, qk_norm));
         models.push(window(attention(qkv_bias, output_bias, qk_norm)));
     }
+    for (qkv_bias, output_bias, qk_norm) in
+        [(false, false, false), (true, false, false), (false, false, true), (true, true, false)]
+    {
+        models.push(some_windows(attention(qkv_bias, output_bias, qk_norm)));
+        models.push(unrotated(attention(qkv_bias, output_bias, qk_norm)));
+        models.push(unrotated(some_windows(attention(qkv_bias, output_bias, qk_norm))));
+    }
+    models.push(some_windows(ModelConfig { gate_up_bias: true, down_bias: true, ..llama() }));
     models.push(ModelConfig { output_bias: true, down_bias: true, ..llama() }); // TeleChat
     let yarn = Yarn {
         factor: 4.0,

@@ -30,7 +30,7 @@ rows! {
         has_bias: Option<bool> = Shape.optional().example("True"),
         /// Default of `qkv_has_bias`, `attn_proj_has_bias`, `add_mlp_fc1_bias_linear` and `add_mlp_fc2_bias_linear`.
         add_bias_linear: Option<bool> = Shape.optional().example("True"),
-        /// `False` switches `sliding_window` off.
+        /// `False` switches `sliding_window` off, in all layers.
         use_sliding_window: Option<bool> = Numbers.optional().example("False\nsliding_window: 5"),
         /// Megatron's form of `sliding_window`: [left, 0], where left counts the tokens before itself that a token
         /// attends to; -1: no limit.
@@ -166,6 +166,7 @@ fn bound_window(source: &mut Source, forms: &ModelForms) {
     }
     if forms.use_sliding_window == Some(false) {
         source.document.take(&key);
+        source.document.take(&path("layer_types"));
     }
 }
 

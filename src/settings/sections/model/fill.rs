@@ -1,7 +1,7 @@
 //! The defaults of a model that follow from its other keys, and what must fit together.
 
 use super::rows::Model;
-use super::{DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, MAX_HEAD_DIM, latent, rope_scaling};
+use super::{GPT2, LLAMA, MAX_HEAD_DIM, latent, layers, rope_scaling};
 use crate::model::config::{LayerConfig, ModelConfig, MultiToken};
 use crate::settings::engine::*;
 
@@ -14,8 +14,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     if model.config.num_kv_heads == 0 {
         model.config.num_kv_heads = model.config.num_heads;
     }
-    let is_latent = [DEEPSEEK_V2, DEEPSEEK_V3].contains(&model.kind.word());
-    if is_latent {
+    if model.is_latent() {
         latent::fill(model, reader);
     }
     model.config.head_dim = head_dim_of(&model.config, reader).unwrap_or(0);
@@ -29,6 +28,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
         model.ignore_token_id = -100; // any negative id is no token
     }
     check_biases(model, reader);
+    layers::check(model, reader);
     let narrows = reader.has("freeze") || !reader.has("freeze_exclude");
     reader.require(&["freeze_exclude"], narrows, "given without `freeze`, whose patterns it narrows");
     let head_dim = model.config.head_dim;
@@ -39,7 +39,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
         reader.fault("kv_channels", format!("differs from the width of a head, {head_dim}; {remedy}"));
     }
     fill_config(model);
-    if is_latent {
+    if model.is_latent() {
         model.config = ModelConfig { qk_norm: false, ..model.latent.within(model.config.clone()) };
     }
 }
@@ -57,6 +57,7 @@ fn fill_config(model: &mut Model) {
         *layer = LayerConfig {
             sliding_window,
             wide_window: None,
+            rotates: true,
             rope_theta,
             rope_scaling,
             rotary_dim,
@@ -64,6 +65,7 @@ fn fill_config(model: &mut Model) {
             has_query_table: layer.has_query_table,
         };
     });
+    let config = config.with_each_layer(|number, layer| layers::set(model, number, layer));
     model.config = config.with_window(config.seq_length);
 }
 

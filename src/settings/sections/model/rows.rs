@@ -1,5 +1,6 @@
 //! The keys of a model.
 
+use super::layers::{LayerType, ROTATES};
 use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
 use super::types::{ModelType, defaults};
@@ -37,6 +38,13 @@ rows! {
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
         /// Attention window in tokens: the token itself and those before it; unlimited by default.
         sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
+        /// Which layers have that window: `sliding_attention` or `full_attention` for each layer, as in Hugging Face's
+        /// files, or for the first layers, which is then repeated; all have it by default.
+        layer_types: Option<Vec<LayerType>> = Numbers.optional()
+            .example("[sliding_attention, full_attention]\nsliding_window: 5"),
+        /// Which layers rotate q and k, as in SmolLM3's file: 1, or 0 for a layer without encoding of positions, for
+        /// each layer or for the first layers, which is then repeated; all rotate by default.
+        no_rope_layers: Option<Vec<u64>> = Numbers.optional().within(ROTATES).of(LLAMA).example("[1, 0]"),
         /// Storage type of the weights that the optimizer updates: float32, which layers read as copies in
         /// `compute_dtype`, or bfloat16 alone with `optimizer.stochastic_rounding`. Another type causes a notice, with
         /// `stochastic_rounding` an error.

@@ -9,6 +9,7 @@ use crate::variant::{Naming, Variant};
 const LLAMA: Shape = Shape {
     variant: Variant::PLAIN,
     window: None,
+    other_layers: None,
     mixture: None,
     multi_token: None,
     low_rank: None,
@@ -73,6 +74,14 @@ const PANGU: Shape = Shape {
     variant: Variant { naming: Naming::Pangu, query_layer: true, ..Variant::PLAIN },
     ..GPT2
 };
+/// A window in the first layer alone, and queries that grow, after a rotation of their own; no rotation in the second.
+fn mixed() -> Shape {
+    let rope = Rope { theta: 7.0, ..LLAMA.rope };
+    let scaling = QueryScaling { beta: 0.4, original: 3.0 };
+    let first = Layer { window: Some(2), rope: Some(rope), query_scaling: Some(scaling) };
+    let second = Layer { window: None, rope: None, query_scaling: None };
+    Shape { other_layers: Some(BTreeMap::from([(0, first), (1, second)])), ..LLAMA }
+}
 const IGNORE: u32 = u32::MAX;
 const T: usize = 5;
 const POSITIONS: [u32; 2 * T] = [0, 1, 2, 3, 4, 7, 8, 9, 10, 11];
@@ -112,6 +121,7 @@ fn every_gradient_is_the_finite_difference() {
         DEEPSEEK,
         Shape { latent: Some(LatentAttention { q_rank: None, ..LATENT }), window: Some(2), ..DEEPSEEK },
         Shape { window: Some(2), ..LLAMA },
+        mixed(),
         Shape { num_layers: 0, ..LLAMA },
         adapted(&LLAMA, &["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"]),
         adapted(

@@ -32,6 +32,7 @@ const MIXTURE: Mixture = Mixture {
 const SHAPE: Shape = Shape {
     variant: Variant::PLAIN,
     window: None,
+    other_layers: None,
     architecture: Architecture::Llama,
     vocab_size: 11,
     hidden_size: 6,

@@ -24,6 +24,7 @@ const MUON: Rule = Rule::Muon(MuonSettings { momentum: 0.95, nesterov: true, ste
 const SHAPE: Shape = Shape {
     variant: Variant::PLAIN,
     window: None,
+    other_layers: None,
     mixture: None,
     multi_token: None,
     low_rank: None,
