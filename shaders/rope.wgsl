@@ -2,7 +2,8 @@
 //
 //   qkv (N, columns)                      read and written: its first `items / UNITS` heads, the queries and keys
 //   positions (N) u32                     read
-//   table (positions, 2 · pairs) f32      read: cos φ and sin φ of each pair, interleaved
+//   table (positions, 2 · pairs) f32      read: cos φ and sin φ of each pair, interleaved; as many follow for the
+//                                         queries if these grow with the position
 //
 //   interleaved   pairs (2i, 2i+1): one invocation per group of 4 elements
 //   default       pairs (i, i + pairs), `pairs` a multiple of 4: one invocation per group and its partner group
@@ -28,6 +29,8 @@ struct Params {
     table_offset: u32,
     table_stride: u32,
     table_rows: u32,
+    query_items: u32, // those of `items` that are of queries
+    query_angles: u32, // from the angles of keys to those of queries
     direction: f32, // 1, or -1 in the backward pass
 }
 
@@ -45,7 +48,8 @@ fn rope(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         return;
     }
     let position = min(positions[params.positions_offset + token], params.table_rows - 1u);
-    let angles = params.table_offset + position * params.table_stride;
+    let own = select(0u, params.query_angles, item < params.query_items);
+    let angles = params.table_offset + position * params.table_stride + own;
     let head = params.qkv_offset + token * params.qkv_stride + item / UNITS * params.head_stride;
     rotate(head, item % UNITS, angles);
 }

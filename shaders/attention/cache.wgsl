@@ -5,7 +5,8 @@
 //   cache (B · T, columns − q)   k | v of every token so far: row b · T + t is token t of sequence b. The first of the
 //                                heads that share the new token's key writes its row; its key and value are read
 //                                from qkv
-//   table (positions, 2 · pairs) f32 read, with `rotated`: q and k are rotated after loading, as rope.wgsl does it
+//   table (positions, 2 · pairs) f32 read, with `rotated`: q and k are rotated after loading, as rope.wgsl does it;
+//                                a row may hold as many angles again, for q
 
 import package::lib::element::{Packed, load4, store4};
 import package::tile::{D4, V4};
@@ -31,6 +32,7 @@ struct Params {
     table_offset: u32,
     table_stride: u32,
     table_rows: u32,
+    query_angles: u32, // from the angles of k to those of q
     parts: u32, // workgroups for a head
     part_keys: u32, // keys of each
 }

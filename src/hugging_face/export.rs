@@ -9,7 +9,7 @@ mod architecture;
 use super::config_json::classes::{self, Class};
 use super::config_json::{ACTIVATIONS, Windows, facts};
 use crate::model::config::{Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig};
-use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
+use crate::ops::rope_scaling::{Llama3, QueryScaling, RopeScaling, Yarn};
 use architecture::nearest;
 use serde_json::{Map, Value, json};
 
@@ -120,11 +120,16 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         RopeScaling::Ntk { factor } => layer.rope_theta * factor,
         _ => layer.rope_theta,
     };
+    let mut scaling = hugging_face_scaling(&layer.rope_scaling, layer.query_scaling.as_ref());
+    if scaling.is_null() && class.defaults.contains_key("rope_parameters") {
+        // Nothing would stand for the scaling of the class.
+        scaling = json!({ "rope_type": "default" });
+    }
     let mut config = keys_of_class("llama", model);
     config.extend(entries(json!({
         "max_position_embeddings": model.max_positions,
         "rope_theta": rope_theta,
-        "rope_scaling": hugging_face_scaling(&layer.rope_scaling),
+        "rope_scaling": scaling,
         "partial_rotary_factor": rotary_factor(model),
         "mlp_bias": model.gate_up_bias && model.down_bias,
         "attention_dropout": model.attention_dropout,
@@ -138,7 +143,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             "num_nextn_predict_layers": 0,
         }),
         // The default is a token that small vocabularies do not have.
-        "glm" | "helium" | "smollm3" => json!({ "pad_token_id": null }),
+        "glm" | "helium" | "smollm3" | "ministral3" => json!({ "pad_token_id": null }),
         // The default length is that of the first Phi-3.
         "phi3" => json!({ "pad_token_id": null, "original_max_position_embeddings": model.max_positions }),
         "ernie4_5" => json!({ "use_bias": model.qkv_bias }),
@@ -150,7 +155,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     };
     config.extend(entries(more));
     // Unlike a rule of the class, a list holds of any layers.
-    if windows.contains(&window) && windows.contains(&None) || class.windows() == Windows::Unrotated {
+    if window.is_some() && windows.contains(&None) || class.windows() == Windows::Unrotated {
         config.insert("layer_types".into(), types);
     }
     let rotates: Vec<u8> = layers.iter().map(|layer| layer.rotates.into()).collect();
@@ -217,8 +222,20 @@ fn rotary_factor(model: &ModelConfig) -> f64 {
     if share * whole < dim { share.next_up() } else { share }
 }
 
-/// The entry `rope_scaling`, null if there is none.
-pub(super) fn hugging_face_scaling(scaling: &RopeScaling) -> Value {
+/// The entry `rope_scaling`, null if there is none, for `queries` that may grow with their position.
+pub(super) fn hugging_face_scaling(scaling: &RopeScaling, queries: Option<&QueryScaling>) -> Value {
+    let mut entry = scaling_entry(scaling);
+    if let Some(QueryScaling { beta, original }) = queries {
+        if entry.is_null() {
+            entry = json!({ "rope_type": "default" });
+        }
+        entry["llama_4_scaling_beta"] = (*beta).into();
+        entry["original_max_position_embeddings"] = (*original as u64).into();
+    }
+    entry
+}
+
+fn scaling_entry(scaling: &RopeScaling) -> Value {
     match *scaling {
         RopeScaling::None | RopeScaling::Ntk { .. } => Value::Null,
         RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),

@@ -29,7 +29,7 @@ pub(crate) struct SavedModel<'a> {
 pub(crate) struct Loading {
     /// Buffers that outlive a recording.
     pub persistents: Persistents,
-    /// The rotary table, and the state of the routers of a mixture.
+    /// The rotary tables, and the state of the routers of a mixture.
     pub model_buffers: ModelBuffers,
     whole: Vec<Spec>,
     layout: ArenaLayout,
@@ -93,7 +93,7 @@ impl Loading {
         let buffers = gpu.make_persistent(&persistents).await.map_err(advise)?;
         let prepared = gpu.prepare(recordings, &buffers, Guard::Off).await.map_err(advise)?;
         let write = portions(gpu, &buffers);
-        if let Some((table, values)) = model_buffers.rotary_table(config) {
+        for (table, values) in model_buffers.rotary_tables(config) {
             write(table, bytemuck::cast_slice(&values));
         }
         let experts = model_buffers.experts.as_ref();

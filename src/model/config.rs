@@ -7,7 +7,7 @@ mod mixture;
 mod operator;
 
 pub use latent::LatentAttention;
-pub use layer::LayerConfig;
+pub use layer::{LayerConfig, Rotary};
 pub use low_rank::{FactorInit, LowRank};
 pub use mixture::{
     BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
@@ -17,7 +17,7 @@ pub use operator::{Feature, Operator};
 
 pub use crate::ops::gelu::Gelu;
 pub use crate::ops::permute::DropOrder;
-pub use crate::ops::rope_scaling::{Llama3, RopeScaling, Yarn};
+pub use crate::ops::rope_scaling::{Llama3, QueryScaling, RopeScaling, Yarn};
 pub use crate::ops::route::{ExpertGroups, GroupScore, RouterConfig, Score};
 
 use crate::element::Element;
@@ -51,7 +51,7 @@ pub struct ModelConfig {
     pub max_positions: usize,
     /// Encoding of positions.
     pub positions: Positions,
-    /// What layers are, except for those of `other_layers`.
+    /// What the keys of the model say of all layers, and what layers are, except for those of `other_layers`.
     pub layer: LayerConfig,
     /// The layers that are otherwise: each kind with the numbers of its layers, ascending. Most models have none.
     pub other_layers: Vec<(LayerConfig, Vec<usize>)>,
@@ -176,6 +176,7 @@ impl ModelConfig {
                 rope_scaling: RopeScaling::None,
                 rotary_dim: head_dim,
                 rotary_interleaved: false,
+                query_scaling: None,
                 has_query_table: false,
             },
             other_layers: Vec::new(),

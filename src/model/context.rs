@@ -161,7 +161,7 @@ impl ForwardContext<'_> {
 
     /// The rotary embedding of layer number `layer` and its table; `None` with learned positions.
     pub(super) fn rope(&self, layer: usize) -> Option<(Rope, Tensor)> {
-        self.config.rope(layer).zip(self.buffers.cos_sin)
+        self.buffers.rope(self.config, self.config.layer(layer))
     }
 
     /// Added to the mean square or the variance in the norms.

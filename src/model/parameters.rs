@@ -145,7 +145,7 @@ impl<P> Gpt<P> {
             false => Place::End,
         };
         let embedding = model.at(embedding).table(Role::Embedding, "embedding", names.embedding, vocab_size);
-        let mut positions = |model: &mut Scope<'_, P>, path, name| {
+        let positions = |model: &mut Scope<'_, P>, path, name| {
             model.table(Role::Positions, path, name, config.max_positions)
         };
         let learned = config.learns_positions();

@@ -45,6 +45,7 @@ crate::params! {
         table_offset: u32,
         table_stride: u32,
         table_rows: u32,
+        query_angles: u32,
         parts: u32,
         part_keys: u32,
     }
@@ -196,6 +197,7 @@ fn params(tensors: &DecodeTensors, shape: &Decode, part_keys: u32) -> Params {
         table_offset: table.map_or(0, |table| table.offset4()),
         table_stride: table.map_or(0, |table| table.stride4()),
         table_rows: table.map_or(0, |table| table.rows),
+        query_angles: rope.map_or(0, |(rope, cos_sin)| rope.query_angles(cos_sin)),
         parts: tokens.div_ceil(part_keys),
         part_keys,
     }

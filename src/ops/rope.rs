@@ -1,7 +1,7 @@
 //! Rotary position embedding (Su et al., "RoFormer", 2021) of the queries and keys in packed rows.
 
 use super::heads::HeadLayout;
-use super::rope_scaling::RopeScaling;
+use super::rope_scaling::{QueryScaling, RopeScaling};
 use crate::element::{Element, stride_of};
 use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
@@ -30,6 +30,8 @@ crate::params! {
         table_offset: u32,
         table_stride: u32,
         table_rows: u32,
+        query_items: u32,
+        query_angles: u32,
         direction: f32,
     }
 }
@@ -38,14 +40,26 @@ crate::params! {
 /// pair in turn, φ = p · theta^(-2i / rotary_dim) unless `scaling` has other frequencies. The magnitude of `scaling`
 /// multiplies q and k and, in the backward, which uses the same table, their gradients. Computed in f64: in f32 the
 /// angles of late positions are off by degrees.
-pub fn cos_sin_table(positions: u32, rope: &Rope, scaling: &RopeScaling) -> Vec<f32> {
-    let stride = stride_of(rope.rotary_dim) as usize;
+///
+/// If `queries` grow, the row has a second half, which is theirs: it is multiplied by their factor, and the first half
+/// is that of the keys.
+pub fn cos_sin_table(
+    positions: u32,
+    rope: &Rope,
+    scaling: &RopeScaling,
+    queries: Option<&QueryScaling>,
+) -> Vec<f32> {
+    let stride = stride_of(rope.table_cols(queries)) as usize;
     let mut table = vec![0.0; positions as usize * stride];
     let (frequencies, magnitude) = (scaling.frequencies(rope), scaling.magnitude());
     for (position, row) in table.chunks_exact_mut(stride.max(1)).enumerate() {
-        for (pair, frequency) in row.chunks_exact_mut(2).zip(&frequencies) {
-            let (sin, cos) = (position as f64 * frequency).sin_cos();
-            (pair[0], pair[1]) = ((magnitude * cos) as f32, (magnitude * sin) as f32);
+        let factors = [1.0].into_iter().chain(queries.map(|queries| queries.factor(position)));
+        for (half, factor) in row.chunks_exact_mut(rope.rotary_dim as usize).zip(factors) {
+            for (pair, frequency) in half.chunks_exact_mut(2).zip(&frequencies) {
+                let (sin, cos) = (position as f64 * frequency).sin_cos();
+                let radius = magnitude * factor;
+                (pair[0], pair[1]) = ((radius * cos) as f32, (radius * sin) as f32);
+            }
         }
     }
     table
@@ -94,7 +108,7 @@ fn rotate(
     assert!(qkv.cols == layout.cols(), "qkv has {} columns, but its heads take {}", qkv.cols, layout.cols());
     assert!(positions.cols == qkv.rows, "{} positions for {} tokens", positions.cols, qkv.rows);
     let heads = layout.heads + layout.kv_heads;
-    let Plan { kernel, items, chunks } = plan(heads, rope, qkv.element, rec.capabilities().tier);
+    let Plan { kernel, items, units, chunks } = plan(heads, rope, qkv.element, rec.capabilities().tier);
     let params = Params {
         tokens: qkv.rows,
         items,
@@ -107,6 +121,8 @@ fn rotate(
         table_offset: cos_sin.offset4(),
         table_stride: cos_sin.stride4(),
         table_rows: cos_sin.rows,
+        query_items: layout.heads * units,
+        query_angles: rope.query_angles(cos_sin),
         direction,
     };
     let bindings = [
@@ -123,13 +139,28 @@ impl Rope {
         !self.is_interleaved && !self.rotary_dim.is_multiple_of(8)
     }
 
-    /// Checks that heads of `layout` can be rotated by the table `cos_sin`.
+    /// Columns of the table of angles.
+    pub fn table_cols(&self, queries: Option<&QueryScaling>) -> u32 {
+        if queries.is_some() { 2 * self.rotary_dim } else { self.rotary_dim }
+    }
+
+    /// Groups of 4 from the angles of keys to those of queries in a row of `cos_sin`.
+    pub(super) fn query_angles(&self, cos_sin: Tensor) -> u32 {
+        if cos_sin.cols > self.rotary_dim { self.rotary_dim / 4 } else { 0 }
+    }
+
+    /// Checks that heads of `layout` can be rotated by the table `cos_sin`. Queries that grow rotate as a whole.
     #[track_caller]
     pub(super) fn assert_fits(&self, layout: &HeadLayout, cos_sin: Tensor) {
         let (rotary_dim, head_dim) = (self.rotary_dim, layout.head_dim);
         let fits = rotary_dim.is_multiple_of(2) && (2..=head_dim).contains(&rotary_dim);
         assert!(fits, "rotary_dim must be even and from 2 to head_dim {head_dim}, not {rotary_dim}");
-        assert!(cos_sin.cols == rotary_dim, "cos_sin must have {rotary_dim} columns, not {}", cos_sin.cols);
+        let has_queries = cos_sin.cols == 2 * rotary_dim && rotary_dim == head_dim;
+        assert!(
+            cos_sin.cols == rotary_dim || has_queries,
+            "cos_sin must have {rotary_dim} columns, or twice as many for whole heads, not {}",
+            cos_sin.cols
+        );
     }
 }
 
@@ -137,6 +168,8 @@ struct Plan {
     kernel: Kernel,
     /// Invocations for each token.
     items: u32,
+    /// Invocations for each head.
+    units: u32,
     /// Workgroups for each token.
     chunks: u32,
 }
@@ -161,5 +194,5 @@ fn plan(heads: u32, rope: &Rope, element: Element, tier: Tier) -> Plan {
         .condition(Condition::Straddling, straddles)
         .constant("LANES", lanes)
         .constant("UNITS", units);
-    Plan { kernel, items, chunks: items.div_ceil(lanes) }
+    Plan { kernel, items, units, chunks: items.div_ceil(lanes) }
 }

@@ -64,6 +64,22 @@ pub struct Llama3 {
     pub high_freq_factor: f64,
 }
 
+/// How queries grow with their position: by 1 + beta·ln(1 + ⌊p / original⌋), as those of Llama 4 and Ministral 3 do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryScaling {
+    /// Growth for each e-fold of the context.
+    pub beta: f64,
+    /// Context of the original training, in which queries stay as they are.
+    pub original: f64,
+}
+
+impl QueryScaling {
+    /// The factor of the queries at `position`.
+    pub fn factor(&self, position: usize) -> f64 {
+        1.0 + self.beta * (1.0 + (position as f64 / self.original).floor()).ln()
+    }
+}
+
 impl RopeScaling {
     /// Radians per position of each pair.
     pub fn frequencies(&self, rope: &Rope) -> Vec<f64> {

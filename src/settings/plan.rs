@@ -250,7 +250,8 @@ impl RunPlan {
     /// They do not depend on the number of ranks: the micro-batches of a step are counted on all ranks together.
     pub fn decisions(&self) -> BTreeMap<String, Value> {
         let mut decisions = self.settings.decisions();
-        if self.model.layer_kinds().all(|(layer, _)| layer.sliding_window.is_none()) {
+        let slides = self.model.layer_kinds().any(|(layer, _)| layer.sliding_window.is_some());
+        if !slides && self.settings.model.sliding_theta.is_none() {
             WINDOWS.iter().for_each(|key| drop(decisions.remove(*key))); // they decide nothing that a run computes
         }
         decisions.insert(ACCUMULATION.to_string(), self.micro_batches_per_step().into());

@@ -46,7 +46,7 @@ pub struct RunTensors {
     pub batch: BatchTensors,
     /// `LossState` of multi-token prediction, for a model that has it.
     pub ahead_loss: Option<Tensor>,
-    /// The rotary table, and the state that the routers of a mixture carry from step to step.
+    /// The rotary tables, and the state that the routers of a mixture carry from step to step.
     pub model: ModelBuffers,
     masks: Option<Masks>,
     /// Micro-batches of a step on all ranks, as if one rank had accumulated them.

@@ -303,10 +303,10 @@ impl Trainer<'_> {
         self.write(self.recordings.tensors.schedule, bytemuck::cast_slice(&table));
     }
 
-    /// Writes the rotary table and the capacities that experts start with, for a model that has them.
+    /// Writes the rotary tables and the capacities that experts start with, for a model that has them.
     pub(super) fn write_tables(&self) {
         let Recordings { tensors, model, .. } = &self.recordings;
-        if let Some((table, values)) = tensors.model.rotary_table(model) {
+        for (table, values) in tensors.model.rotary_tables(model) {
             self.write(table, bytemuck::cast_slice(&values));
         }
         if let Some(experts) = &self.recordings.tensors.model.experts {

@@ -31,7 +31,7 @@ pub(crate) fn start_bytes(recordings: &Recordings) -> u64 {
         let rows = experts.layers().filter_map(|layer| experts.capacities(layer));
         rows.map(|row| row.bytes()).collect::<Vec<_>>()
     });
-    let rotary = recordings.tensors.model.cos_sin.map_or(0, |table| table.bytes());
+    let rotary: u64 = recordings.tensors.model.cos_sin.iter().flatten().map(|table| table.bytes()).sum();
     let scaler = recordings.tensors.scaler.map_or(0, |scaler| scaler.windows.bytes() + scaler.state.bytes());
     let tables = recordings.tensors.schedule.bytes() + recordings.tensors.state.bytes();
     let mut kept = tables + rotary + scaler + capacities.sum::<u64>();

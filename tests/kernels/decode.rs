@@ -6,7 +6,7 @@ use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::decode::{Decode, DecodeTensors, decode};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table};
-use gristmill::ops::rope_scaling::RopeScaling;
+use gristmill::ops::rope_scaling::{QueryScaling, RopeScaling};
 use gristmill::record::Tensor;
 use reference::storage::Storage;
 
@@ -22,8 +22,21 @@ const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 7] = [
 ];
 
 /// Rotated dimensions, and whether pairs are neighbours: whole heads, parts of them, and pairs that straddle groups of
-/// 4.
-const ROTATIONS: [(u32, bool); 5] = [(12, false), (8, false), (6, false), (12, true), (6, true)];
+/// 4; last those of queries that grow.
+const ROTATIONS: [Rotation; 7] = [
+    (12, false, None),
+    (8, false, None),
+    (6, false, None),
+    (12, true, None),
+    (6, true, None),
+    (12, false, Some(GROWTH)),
+    (12, true, Some(GROWTH)),
+];
+
+type Rotation = (u32, bool, Option<QueryScaling>);
+
+/// Grows within the 31 positions. The factor is in the table, so a product with it has no error of its own.
+const GROWTH: QueryScaling = QueryScaling { beta: 0.2, original: 8.0 };
 
 #[test]
 pub fn a_token_attends_to_the_cache() {
@@ -37,6 +50,7 @@ pub fn a_token_attends_to_the_cache() {
         for rotation in ROTATIONS {
             check_shape((6, 2, 12, 20, 31, None), false, Some(rotation), element);
         }
+        check_shape((6, 2, 16, 20, 31, None), false, Some((16, false, Some(GROWTH))), element);
     }
     check_shape((1, 1, 4, 4, 131_072, None), false, None, F32);
 }
@@ -44,7 +58,7 @@ pub fn a_token_attends_to_the_cache() {
 fn check_shape(
     row: (u32, u32, u32, u32, u32, Option<u32>),
     has_alibi: bool,
-    rotation: Option<(u32, bool)>,
+    rotation: Option<Rotation>,
     element: Element,
 ) {
     let (heads, kv_heads, head_dim, value_dim, tokens, window) = row;
@@ -71,7 +85,10 @@ fn check_shape(
         decode(&mut case.rec, &tensors, &shape);
 
         let rows = match &rope {
-            Some((rope, _)) => rotated(&qkv.values, &layout, rope, &ids, element),
+            Some((rope, _)) => {
+                let growth = rotation.and_then(|(.., growth)| growth);
+                rotated(&qkv.values, &layout, (rope, growth), &ids, element)
+            }
             None => qkv.values,
         };
         let mut whole = cache.values;
@@ -102,16 +119,23 @@ fn check_shape(
 }
 
 /// A rotary embedding, and its table for `tokens` positions.
-fn rope(case: &mut Case, (rotary_dim, is_interleaved): (u32, bool), tokens: u32) -> (Rope, Tensor) {
+fn rope(case: &mut Case, (rotary_dim, is_interleaved, growth): Rotation, tokens: u32) -> (Rope, Tensor) {
     let rope = Rope { rotary_dim, theta: 100.0, is_interleaved };
-    let table: Vec<f64> =
-        cos_sin_table(tokens, &rope, &RopeScaling::None).into_iter().map(f64::from).collect();
-    let table = columns(&table, rotary_dim.next_multiple_of(4), 0..rotary_dim as usize);
-    (rope, case.input_of(&table, tokens, rotary_dim, F32).tensor)
+    let cols = rope.table_cols(growth.as_ref());
+    let table = cos_sin_table(tokens, &rope, &RopeScaling::None, growth.as_ref());
+    let table: Vec<f64> = table.into_iter().map(f64::from).collect();
+    let table = columns(&table, cols.next_multiple_of(4), 0..cols as usize);
+    (rope, case.input_of(&table, tokens, cols, F32).tensor)
 }
 
 /// Packed rows with queries and keys rotated, and rounded as they are stored.
-fn rotated(qkv: &[f64], layout: &HeadLayout, rope: &Rope, positions: &[u32], element: Element) -> Vec<f64> {
+fn rotated(
+    qkv: &[f64],
+    layout: &HeadLayout,
+    (rope, growth): (&Rope, Option<QueryScaling>),
+    positions: &[u32],
+    element: Element,
+) -> Vec<f64> {
     let settings = reference::rope::Rope {
         head_dim: layout.head_dim as usize,
         rotary_dim: rope.rotary_dim as usize,
@@ -122,6 +146,10 @@ fn rotated(qkv: &[f64], layout: &HeadLayout, rope: &Rope, positions: &[u32], ele
     let mut parts = split_qkv(qkv, layout);
     reference::rope::rope(&mut parts[0], positions, layout.heads as usize, &settings);
     reference::rope::rope(&mut parts[1], positions, layout.kv_heads as usize, &settings);
+    if let Some(QueryScaling { beta, original }) = growth {
+        let growth = reference::query_scaling::QueryScaling { beta, original };
+        growth.scale(&mut parts[0], positions, layout.q_cols() as usize);
+    }
     let storage = match element {
         F16 => Storage::F16,
         Bf16 => Storage::Bf16,

@@ -66,7 +66,7 @@ fn run(
 ) -> Tensor {
     let buffers = case.persistent(
         |persistents| ModelBuffers::new(config, ids.len() as u32, persistents),
-        |buffers| buffers.rotary_table(config).expect("a rotary table"),
+        |buffers| buffers.rotary_tables(config).remove(0),
     );
     let positions: Vec<u32> = documents.iter().flat_map(|length| 0..*length).collect();
     let [tokens, positions, order] = [ids, &positions, &order_by_id(ids)].map(|ids| case.integers(ids));

@@ -7,7 +7,7 @@ use gristmill::element::stride_of;
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward};
-use gristmill::ops::rope_scaling::{RopeScaling, Yarn};
+use gristmill::ops::rope_scaling::{QueryScaling, RopeScaling, Yarn};
 use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward};
 use gristmill::ops::zero::zero;
 use gristmill::record::Tensor;
@@ -195,7 +195,7 @@ fn rope_follows_a_scaled_table() {
             let ids = [0u32, 99, 17, 40, 64];
             let (qkv, positions) = (case.input(5, layout.cols(), F32), case.integers(&ids));
             let table: Vec<f64> =
-                cos_sin_table(100, &rotation, &scaling).into_iter().map(f64::from).collect();
+                cos_sin_table(100, &rotation, &scaling, None).into_iter().map(f64::from).collect();
             let cos_sin = case.input_of(&table, 100, 8, F32).tensor;
             match direction > 0.0 {
                 true => rope(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
@@ -232,6 +232,9 @@ const ROPES: [(u32, u32, u32, Rope); 9] = [
     (33, 11, 4, Rope { rotary_dim: 4, is_interleaved: true, ..HALF }),
 ];
 
+/// Grows twice within the 100 positions. The factor is in the table, so a product with it has no error of its own.
+const GROWTH: QueryScaling = QueryScaling { beta: 0.4, original: 30.0 };
+
 #[test]
 pub fn rope_rotates_queries_and_keys_in_place() {
     for element in [F32, Bf16] {
@@ -247,11 +250,21 @@ pub fn rope_rotates_queries_and_keys_in_place() {
 fn check_rope(row: &(u32, u32, u32, Rope), element: Element) {
     for is_backward in [false, true] {
         let name = if is_backward { "rope_backward" } else { "rope" };
-        check(&format!("{name} {row:?} {element:?}"), |case| turn(case, row, element, is_backward));
+        check(&format!("{name} {row:?} {element:?}"), |case| turn(case, row, element, is_backward, None));
+        if row.2 == row.3.rotary_dim {
+            let label = format!("{name} {row:?} {element:?}, of queries that grow");
+            check(&label, |case| turn(case, row, element, is_backward, Some(GROWTH)));
+        }
     }
 }
 
-fn turn(case: &mut Case, row: &(u32, u32, u32, Rope), element: Element, is_backward: bool) {
+fn turn(
+    case: &mut Case,
+    row: &(u32, u32, u32, Rope),
+    element: Element,
+    is_backward: bool,
+    growth: Option<QueryScaling>,
+) {
     let &(heads, kv_heads, head_dim, rotation) = row;
     let layout = HeadLayout { heads, kv_heads, head_dim, value_dim: 8 };
     let (tokens, rows) = (9, 100);
@@ -259,11 +272,11 @@ fn turn(case: &mut Case, row: &(u32, u32, u32, Rope), element: Element, is_backw
     let mut ids = case.ids_below(tokens as usize, rows);
     ids[3] = rows - 1;
     let positions = case.integers(&ids);
-    let stride = stride_of(rotation.rotary_dim);
-    let table: Vec<f64> =
-        cos_sin_table(rows, &rotation, &RopeScaling::None).into_iter().map(f64::from).collect();
-    let table = columns(&table, stride, 0..rotation.rotary_dim as usize);
-    let cos_sin = case.input_of(&table, rows, rotation.rotary_dim, F32).tensor;
+    let cols = rotation.table_cols(growth.as_ref());
+    let table = cos_sin_table(rows, &rotation, &RopeScaling::None, growth.as_ref());
+    let table: Vec<f64> = table.into_iter().map(f64::from).collect();
+    let table = columns(&table, stride_of(cols), 0..cols as usize);
+    let cos_sin = case.input_of(&table, rows, cols, F32).tensor;
     match is_backward {
         false => rope(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
         true => rope_backward(&mut case.rec, qkv.tensor, positions, layout, &rotation, cos_sin),
@@ -281,6 +294,11 @@ fn turn(case: &mut Case, row: &(u32, u32, u32, Rope), element: Element, is_backw
         match is_backward {
             false => reference::rope::rope(turned, position, (heads + kv_heads) as usize, &rotation),
             true => reference::rope::rope_backward(turned, position, (heads + kv_heads) as usize, &rotation),
+        }
+        if let Some(QueryScaling { beta, original }) = growth {
+            let queries = &mut turned[..layout.q_cols() as usize];
+            let growth = reference::query_scaling::QueryScaling { beta, original };
+            growth.scale(queries, position, queries.len());
         }
     }
     case.expect("qkv", qkv.tensor, want, allowed(element, 2));

@@ -119,7 +119,7 @@ impl Setup {
         let mut positions = case.ids_below(tokens as usize, POSITIONS);
         positions[0] = POSITIONS - 1;
         let table: Vec<f64> =
-            cos_sin_table(POSITIONS, &rope, &RopeScaling::None).into_iter().map(f64::from).collect();
+            cos_sin_table(POSITIONS, &rope, &RopeScaling::None, None).into_iter().map(f64::from).collect();
         let cos_sin = case.input_of(&table, POSITIONS, rope_dim, F32).tensor;
         let angles = Angles { positions: case.integers(&positions), cos_sin };
         let rope = reference::rope::Rope {

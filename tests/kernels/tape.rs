@@ -256,7 +256,7 @@ fn rope() {
         let ids: Vec<u32> = (0..N).map(|n| (n * 3) % 16).collect();
         let positions = case.integers(&ids);
         let table: Vec<f64> =
-            cos_sin_table(16, &settings, &RopeScaling::None).into_iter().map(f64::from).collect();
+            cos_sin_table(16, &settings, &RopeScaling::None, None).into_iter().map(f64::from).collect();
         let cos_sin = case.input_of(&columns(&table, 8, 0..6), 16, 6, F32).tensor;
         mid_graph(
             case,
@@ -293,7 +293,7 @@ fn latent_heads_of_parts() {
         let ids: Vec<u32> = (0..N).map(|n| (n * 3) % 16).collect();
         let rope = Rope { rotary_dim: 4, theta: 100.0, is_interleaved: true };
         let table: Vec<f64> =
-            cos_sin_table(16, &rope, &RopeScaling::None).into_iter().map(f64::from).collect();
+            cos_sin_table(16, &rope, &RopeScaling::None, None).into_iter().map(f64::from).collect();
         let cos_sin = case.input_of(&table, 16, 4, F32).tensor;
         let angles = Angles { positions: case.integers(&ids), cos_sin };
         let of_reference = reference::latent_heads::LatentHeads {

@@ -81,7 +81,7 @@ fn rope_in_four_passes() {
         inputs.drawn = 0;
         let same = inputs.normal(sequences * tokens, layout.cols());
         let settings = Rope { rotary_dim: head_dim, theta: 10000.0, is_interleaved: false };
-        let table = cos_sin_table(tokens, &settings, &RopeScaling::None);
+        let table = cos_sin_table(tokens, &settings, &RopeScaling::None, None);
         let positions: Vec<u32> = (0..sequences * tokens).map(|row| row % tokens).collect();
         let positions = inputs.job.integers(&positions);
         let cos_sin = inputs.job.input(&table, tokens, head_dim);

@@ -3,7 +3,7 @@
 use gristmill::element::Element;
 use gristmill::model::config::{
     Activation, DropOrder, Family, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig, Positions,
-    RopeScaling, TokenDispatch, Yarn,
+    QueryScaling, RopeScaling, TokenDispatch, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
@@ -100,13 +100,18 @@ fn reference_rope(model: &ModelConfig, layer: &LayerConfig) -> reference::rope::
 
 /// The layers that are not as the shape says of all.
 fn reference_layers(model: &ModelConfig) -> BTreeMap<usize, Layer> {
-    let numbers = model.other_layers.iter().flat_map(|(_, numbers)| numbers);
-    let layer = |number: &usize| {
+    let differs = |number: &usize| {
         let layer = model.layer(*number);
-        let rope = model.rope(*number).map(|_| reference_rope(model, layer));
-        (*number, Layer { window: layer.sliding_window, rope, query_scaling: None })
+        *layer != model.layer || layer.query_scaling.is_some()
     };
-    numbers.map(layer).collect()
+    let layer = |number: usize| {
+        let layer = model.layer(number);
+        let rope = model.rope(number).map(|_| reference_rope(model, layer));
+        let growth =
+            |QueryScaling { beta, original }| reference::query_scaling::QueryScaling { beta, original };
+        (number, Layer { window: layer.sliding_window, rope, query_scaling: layer.query_scaling.map(growth) })
+    };
+    (0..model.num_layers).filter(differs).map(layer).collect()
 }
 
 fn reference_gelu(kind: Gelu) -> reference::gelu::Gelu {

@@ -42,6 +42,13 @@ impl Setup {
         Self::new(name, &format!("{layers}, {model}"))
     }
 
+    /// The same model with queries that grow at positions 8 and 16 of 24.
+    pub fn of_growing_queries(name: &'static str, model: &str) -> Self {
+        let rope = "rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 8, beta_fast: 1, \
+                    beta_slow: 0.01, llama_4_scaling_beta: 0.5}";
+        Self::new(name, &format!("n_kv_heads: 2, {rope}, {model}"))
+    }
+
     /// A model of the type `kind`, of the same width and depth.
     pub fn typed(kind: &'static str, name: &'static str, model: &str) -> Self {
         Self { kind, ..Self::new(name, model) }

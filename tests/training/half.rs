@@ -32,6 +32,7 @@ fn llama_follows_in_16_bits() {
 #[test]
 fn layers_that_differ_follow_in_16_bits() {
     follow(1, 6, || Setup::of_layers("layers", ""));
+    follow(0, 6, || Setup::of_growing_queries("growing queries", ""));
 }
 
 #[test]

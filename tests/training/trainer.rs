@@ -35,6 +35,11 @@ fn a_sliding_window_follows_the_reference() {
 #[test]
 fn layers_that_differ_follow_the_reference() {
     follows(&Setup::of_layers("layers", "use_qk_norm: True, rotary_interleaved: True"));
+    let three = "sliding_window: 7, layer_types: [sliding_attention, full_attention, sliding_attention], \
+                 no_rope_layers: [1, 1, 0], sliding_theta: 30, rope_scaling: {rope_type: llama3, factor: 4, \
+                 original_max_position_embeddings: 16, low_freq_factor: 0.05, high_freq_factor: 1}";
+    let three_layers = ["--model.model_config.num_layers=3"];
+    follows_the_reference(&Setup::new("three rotations", three).with(&three_layers), 4);
     let portable = Setup::of_layers("layers on portable", "").with(&["--context.tier=portable"]);
     follows_the_reference(&portable, 4);
 }
@@ -46,6 +51,7 @@ fn scaled_rotations_follow_the_reference() {
     let yarn = "rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 8, beta_fast: 1, beta_slow: 0.01}";
     let llama3 = "rope_scaling: {rope_type: llama3, factor: 4, original_max_position_embeddings: 16, \
                   low_freq_factor: 0.05, high_freq_factor: 1}";
+    follows(&Setup::of_growing_queries("growing queries", ""));
     for setup in [Setup::new("yarn", yarn), Setup::new("llama3", llama3)] {
         follows(&setup);
         let (plan, data, _) = setup.data();

@@ -44,7 +44,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let place = place_of(sequence, head);
     let appended = place.position * params.cache_stride;
     for (var c = lane; c < D4; c += LANES) {
-        query[c] = params.scale * load4(rotated_group(place.query, c, place.angles));
+        query[c] = params.scale * load4(rotated_group(place.query, c, place.angles + params.query_angles));
         let key = rotated_group(place.key, c, place.angles);
         newest[c] = load4(key);
         if (place.appends && part == 0u) {

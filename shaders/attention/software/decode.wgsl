@@ -42,7 +42,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let appends = place.appends && first_of(lane) == 0u;
     var score = 0.0; // of the new token
     for (var c = 0u; c < D4; c++) {
-        q[c] = params.scale * load4(rotated_group(place.query, c, place.angles));
+        q[c] = params.scale * load4(rotated_group(place.query, c, place.angles + params.query_angles));
         let key = rotated_group(place.key, c, place.angles);
         score = add_dot(score, q[c], load4(key));
         if (appends) {

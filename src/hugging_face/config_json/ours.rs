@@ -37,9 +37,10 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("max_position_embedding", model.max_positions.into()),
         ("sliding_window", window.into()),
         ("layer_types", theirs::layer_types(&slides)),
+        ("sliding_theta", sliding_theta(model).into()),
         ("no_rope_layers", theirs::no_rope_layers(&of_layers(&|layer| layer.rotates))),
         ("theta", model.layer.rope_theta.into()),
-        ("rope_scaling", hugging_face_scaling(&model.layer.rope_scaling)),
+        ("rope_scaling", hugging_face_scaling(&model.layer.rope_scaling, model.layer.query_scaling.as_ref())),
         ("rotary_percent", (model.layer.rotary_dim as f64 / rotating_width(model) as f64).into()),
         ("attention_multiplier", f64::from(model.softmax_scale()).into()),
         ("q_lora_rank", latent.and_then(|sizes| sizes.q_rank).into()),
@@ -54,6 +55,12 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
     facts.extend(always_here().iter().map(|(fact, value)| (fact.as_str(), value.clone())));
     facts.extend(model.mixture.iter().flat_map(mixture));
     facts
+}
+
+/// The base of the rotation in layers with a window, if they rotate otherwise than others.
+fn sliding_theta(model: &ModelConfig) -> Option<f64> {
+    let mut windowed = model.layer_kinds().filter(|(layer, _)| model.published_window(layer).is_some());
+    windowed.find(|_| model.rotaries().len() > 1).map(|(layer, _)| layer.rope_theta)
 }
 
 /// Whether a key of ours says `fact`.

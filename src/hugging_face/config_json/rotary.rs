@@ -5,7 +5,7 @@
 
 use super::classes::{Fact, Facts, Reading};
 use crate::hugging_face::export::hugging_face_scaling;
-use crate::model::config::{Llama3, ModelConfig, RopeScaling, Yarn};
+use crate::model::config::{Llama3, QueryScaling, RopeScaling, Rotary, Yarn};
 use crate::ops::rope::Rope;
 use serde_json::{Map, Value};
 
@@ -31,6 +31,9 @@ const TYPES: [(&str, &str); 6] = [
     ("llama3", "factor original_max_position_embeddings low_freq_factor high_freq_factor"),
     ("dynamic_ntk", "original_max_position_embeddings"),
 ];
+/// Parameters beside those of any type, of classes whose queries grow with their position. The length is without effect.
+const GROWTH: &str = "llama_4_scaling_beta";
+const OF_GROWTH: &str = "llama_4_scaling_beta original_max_position_embeddings max_position_embeddings";
 /// Two numbers in f32 and f64 count as the same if they differ by at most this share.
 const SAME: f64 = 1e-6;
 
@@ -43,6 +46,8 @@ struct Rotation {
     parameters: Map<String, Value>,
     /// `None` for a scaling that is not built.
     scaling: Option<RopeScaling>,
+    /// How queries grow with their position.
+    queries: Option<QueryScaling>,
 }
 
 /// Whether `key` says something of a rotation.
@@ -54,16 +59,19 @@ pub(super) fn reads(key: &str) -> bool {
 pub(super) fn add(reading: &Reading<'_>, longest: usize, facts: &mut Facts) {
     let rotation = Rotation::of(reading, longest);
     let written = || Value::Object(rotation.parameters.clone());
-    let scaling = rotation.scaling.as_ref().map_or_else(written, hugging_face_scaling);
+    let queries = rotation.queries.as_ref();
+    let scaling = rotation.scaling.as_ref();
+    let scaling = scaling.map_or_else(written, |scaling| hugging_face_scaling(scaling, queries));
     let found = [("theta", BASES, rotation.theta.into()), ("rotary_percent", SHARES, rotation.share.into())];
     for (fact, keys, value) in found.into_iter().chain([("rope_scaling", PLACES, scaling)]) {
         facts.insert(fact, Fact { key: reading.decided(keys).0, value });
     }
 }
 
-/// Whether a file's rotation of `width` dimensions of a head is the same as `ours`, the rotation of `model`.
-pub(super) fn is_same_rotation(reading: &Reading<'_>, model: &ModelConfig, ours: &Rope, width: f64) -> bool {
-    Rotation::of(reading, model.max_positions).is_that_of(model, ours, width)
+/// Whether a file's rotation of `width` dimensions of a head, for texts of at most `longest` tokens, is the same as
+/// `ours`.
+pub(super) fn is_same_rotation(reading: &Reading<'_>, longest: usize, ours: &Rotary, width: f64) -> bool {
+    Rotation::of(reading, longest).is_as(ours, width)
 }
 
 /// The factor that latent attention has on the scores beside the root of the width.
@@ -80,7 +88,10 @@ pub(super) fn temperature(reading: &Reading<'_>, longest: usize) -> f64 {
 
 impl Rotation {
     fn of(reading: &Reading<'_>, longest: usize) -> Self {
-        let parameters = match reading.decided(PLACES).1 {
+        // A class takes its own parameters also where a file writes a null.
+        let own = || reading.class.defaults.get("rope_parameters").cloned().unwrap_or_default();
+        let written = Some(reading.decided(PLACES).1).filter(Value::is_object);
+        let parameters = match written.unwrap_or_else(own) {
             Value::Object(parameters) => parameters,
             _ => Map::new(),
         };
@@ -93,9 +104,20 @@ impl Rotation {
         let kind = kind.filter(|kind| *kind != "mrope" || !reading.reads("mrope_section"));
         let kind = kind.unwrap_or("default").to_string();
         let theta = theta * reading.number("rope_ratio").unwrap_or(1.0);
-        let mut rotation = Self { theta, share, kind, parameters, scaling: None };
+        let mut rotation = Self { theta, share, kind, parameters, scaling: None, queries: None };
+        let (beta, original) = (rotation.number(GROWTH), rotation.number("original_max_position_embeddings"));
+        let queries = beta.zip(original).map(|(beta, original)| QueryScaling { beta, original });
+        let fits = match &queries {
+            _ if !reading.reads(GROWTH) => true,
+            None => false, // the class fails
+            // Our key is one of these types.
+            Some(QueryScaling { beta, .. }) => {
+                *beta == 0.0 || ["yarn", "llama3"].contains(&rotation.kind.as_str())
+            }
+        };
+        rotation.queries = queries.filter(|queries| reading.reads(GROWTH) && queries.beta != 0.0);
         // Most classes ignore a share, and fail where another factor is with it.
-        rotation.scaling = rotation.built(reading, longest as f64).filter(|_| is_read);
+        rotation.scaling = rotation.built(reading, longest as f64).filter(|_| is_read && fits);
         rotation
     }
 
@@ -106,12 +128,12 @@ impl Rotation {
     /// The scaling of the rotation for texts of up to `length` tokens; `None` if that scaling is not built.
     fn built(&self, reading: &Reading<'_>, length: f64) -> Option<RopeScaling> {
         let (_, takes) = TYPES.iter().find(|(kind, _)| *kind == self.kind)?;
-        let is_known = |key: &String| takes.split(' ').chain(COMMON.split(' ')).any(|known| known == key);
-        if !self
-            .parameters
-            .iter()
-            .all(|(key, value)| value.is_null() || is_known(key) || self.kind == "default")
-        {
+        let more = if reading.reads(GROWTH) { OF_GROWTH } else { "" };
+        let is_known =
+            |key: &str| [takes, COMMON, more].iter().any(|keys| keys.split(' ').any(|known| known == key));
+        // Parameters of each type of layers are objects.
+        let is_plain = |value: &Value| self.kind == "default" && !value.is_object();
+        if !self.parameters.iter().all(|(key, value)| value.is_null() || is_known(key) || is_plain(value)) {
             return None;
         }
         // Phi-3 has one scaling, which is not built.
@@ -157,7 +179,8 @@ impl Rotation {
         (is_truncated && is_same(magnitude, yarn.magnitude())).then_some(yarn)
     }
 
-    fn is_that_of(&self, model: &ModelConfig, ours: &Rope, width: f64) -> bool {
+    fn is_as(&self, ours: &Rotary, width: f64) -> bool {
+        let Rotary { rope: ours, scaling: our_scaling, queries } = ours;
         let Some(scaling) = &self.scaling else { return false };
         let rotary_dim = (width * self.share + 1e-6) as u32;
         // The width may be any number in a file, and would make as many frequencies.
@@ -165,10 +188,17 @@ impl Rotation {
             return false;
         }
         let theirs = Rope { theta: self.theta, ..*ours };
-        let our_scaling = &model.layer.rope_scaling;
         let (theirs, ours) = (scaling.frequencies(&theirs), our_scaling.frequencies(ours));
         theirs.iter().zip(&ours).all(|(theirs, ours)| is_same(*theirs, *ours))
             && is_same(scaling.magnitude(), our_scaling.magnitude())
+            && is_same_growth(self.queries.as_ref(), queries.as_ref())
+    }
+}
+
+fn is_same_growth(one: Option<&QueryScaling>, other: Option<&QueryScaling>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => is_same(one.beta, other.beta) && is_same(one.original, other.original),
+        (one, other) => one.is_none() && other.is_none(),
     }
 }
 

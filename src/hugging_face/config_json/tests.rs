@@ -3,7 +3,7 @@ mod published;
 
 use super::*;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
-use crate::model::config::{Family, Llama3, RopeScaling, Sizes, Yarn};
+use crate::model::config::{Family, Llama3, QueryScaling, RopeScaling, Sizes, Yarn};
 use exported::mixture;
 use serde_json::json;
 
@@ -314,6 +314,55 @@ fn factors_and_further_norms_may_be_neutral() {
 }
 
 #[test]
+fn queries_may_grow_with_their_position() {
+    let yarn = RopeScaling::Yarn(Yarn {
+        factor: 4.0,
+        original: 8.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        mscale: 1.0,
+        mscale_all_dim: 1.0,
+    });
+    let model = |beta: Option<f64>| {
+        llama().with_layers(|layer| {
+            layer.rope_scaling = yarn;
+            layer.query_scaling = beta.map(|beta| QueryScaling { beta, original: 8.0 });
+        })
+    };
+    let ministral3 = |more: Value| {
+        let mut rope = json!({"type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8,
+            "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3, "max_position_embeddings": 16});
+        more.as_object().into_iter().flatten().for_each(|(key, value)| rope[key] = value.clone());
+        config("ministral3", json!({"rope_parameters": rope}))
+    };
+    equal(&ministral3(json!({})), &model(Some(0.3)));
+    equal(&ministral3(json!({"llama_4_scaling_beta": 0.0})), &model(None));
+    for other in [Some(0.2), None] {
+        refused(&ministral3(json!({})), &model(other), &["`rope_parameters` is {"]);
+    }
+    // What the class fails with, and a type for which there is no key.
+    for unsupported in
+        [json!({"llama_4_scaling_beta": null}), json!({"type": "linear"}), json!({"type": "default"})]
+    {
+        refused(&ministral3(unsupported), &model(Some(0.3)), &["`rope_parameters` is {"]);
+    }
+    // The parameters of the class, which it takes for a null, too.
+    for keys in [json!({}), json!({"rope_parameters": null})] {
+        let found = faults(&config("ministral3", keys), &llama(), &[]);
+        assert!(
+            found.len() == 2 && found.iter().any(|line| line.contains("\"llama_4_scaling_beta\":0.1")),
+            "{found:?}"
+        );
+    }
+    // Other classes have no such factor.
+    refused(
+        &config("llama", json!({"rope_theta": 1e4})),
+        &model(Some(0.3)),
+        &["`rope_scaling` is none by default"],
+    );
+}
+
+#[test]
 fn layers_may_have_windows_and_rotation_of_their_own() {
     let smollm3 = |keys: Value| {
         let mut config = config("smollm3", json!({"tie_word_embeddings": false, "rope_theta": 1e4}));
@@ -347,6 +396,14 @@ fn layers_may_have_windows_and_rotation_of_their_own() {
     let later = llama().with_each_layer(|number, layer| layer.sliding_window = (number > 0).then_some(4));
     equal(&cwm(json!({})), &later);
     refused(&cwm(json!({})), &llama(), &["`layer_types` is", "`sliding_window` is 4"]);
+    let own_theta = later.clone().with_layers(|layer| {
+        layer.rope_theta = if layer.sliding_window.is_some() { 50.0 } else { layer.rope_theta };
+    });
+    refused(
+        &cwm(json!({})),
+        &own_theta,
+        &["`sliding_theta` is none always in `cwm`, and this run has 50.0; remove"],
+    );
     let listed = |last: &str| cwm(json!({"layer_types": ["full_attention", "sliding_attention", last]}));
     equal(&listed("sliding_attention"), &later);
     refused(

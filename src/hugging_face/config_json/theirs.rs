@@ -2,8 +2,7 @@
 
 use super::classes::{self, Fact, Facts, Reading, Windows};
 use super::{NOTE, rotary};
-use crate::model::config::ModelConfig;
-use crate::ops::rope::Rope;
+use crate::model::config::{ModelConfig, Rotary};
 use serde_json::{Value, json};
 
 /// The names of activations in files, each with our name. Of several names for one activation, the first is written.
@@ -62,8 +61,8 @@ pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -
 /// those that only follow from a difference that stays among them.
 pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: &mut Facts) {
     let width = rotating_width(facts).unwrap_or(0.0);
-    let is_same = |ours: Rope| rotary::is_same_rotation(reading, model, &ours, width);
-    if is_rotary(reading) && model.rope_of(&model.layer).is_none_or(is_same) {
+    let is_same = |ours: &Rotary| rotary::is_same_rotation(reading, model.max_positions, ours, width);
+    if is_rotary(reading) && model.rotaries().iter().all(is_same) {
         ["theta", "rotary_percent", "rope_scaling"].iter().for_each(|fact| drop(facts.remove(fact)));
     }
     let is_as_wide = number(facts, "head_dim") == Some(model.head_dim as f64);
@@ -231,7 +230,14 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     let rotates = rotating_layers(reading, &layers);
     let [size, types] = windows(reading, &layers, rotates.as_deref().unwrap_or_default(), longest);
     let rotates = rotates.map_or_else(Value::from, |rotates| no_rope_layers(&rotates));
-    for (fact, value) in [("sliding_window", size), ("layer_types", types), ("no_rope_layers", rotates)] {
+    // No class that is known here has another rotation in layers with a window.
+    let values = [
+        ("sliding_window", size),
+        ("layer_types", types),
+        ("no_rope_layers", rotates),
+        ("sliding_theta", Value::Null),
+    ];
+    for (fact, value) in values {
         facts.insert(fact, Fact { key: fact.to_string(), value });
     }
 }

@@ -13,6 +13,7 @@
 //! | is an ERNIE 4.5 | `Ernie4_5ForCausalLM` | biases in all layers or in none, no window, whole heads rotate |
 //! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
+//! | has queries that grow with their position | `Ministral3ForCausalLM` | no biases, no QK-norm, a window in all layers or in none |
 //! | has layers that do not rotate, and no QK-norm | `SmolLM3ForCausalLM`, also with biases in all of attention | always |
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, also with biases in all of attention, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window in all layers, `MinistralForCausalLM` with one in some, or `CwmForCausalLM` if the feed-forward layers have biases, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
@@ -51,6 +52,7 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
     match (model.qk_norm, model.qkv_bias, windows) {
         _ if rotates_a_part(model) => "glm4_moe",
+        _ if has_growing_queries(model) => "ministral3",
         (false, ..) if has_unrotated(model) => "smollm3",
         (true, true, _) if model.output_bias => "qwen3",
         (true, true, _) => "glm4_moe",
@@ -95,12 +97,15 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "sliding window of some layers alone",
         ),
         (name != "smollm3" && has_unrotated(model), "layers without rotation"),
+        (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
+        (name == "ministral3" && model.qk_norm, "QK-norm"),
+        (model.rotaries().len() > 1, "rotation of their own in layers with a window"),
         (
             matches!(model.layer.rope_scaling, RopeScaling::DynamicNtk { .. }),
             "dynamic NTK scaling by powers of two",
         ),
         (
-            name == "phi3" && hugging_face_scaling(&model.layer.rope_scaling).is_object(),
+            name == "phi3" && hugging_face_scaling(&model.layer.rope_scaling, None).is_object(),
             "scaling of this type",
         ),
         (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
@@ -139,7 +144,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     };
     let of_all_or_none = class == "ernie4_5" && !all_of_mlp;
     let of_attention_or_none = class == "smollm3" && !model.output_bias;
-    let has_no_qkv = class == "phi3" || of_all_or_none || of_attention_or_none;
+    let has_no_qkv = matches!(class, "phi3" | "ministral3") || of_all_or_none || of_attention_or_none;
     [
         (has_no_qkv && model.qkv_bias, "biases of q, k and v alone"),
         (has_none && model.output_bias && !all_of_attention, "bias of attention's output projection alone"),
@@ -174,7 +179,11 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
 }
 
 fn rotates_a_part(model: &ModelConfig) -> bool {
-    model.rotary().is_some_and(|(rope, _)| (rope.rotary_dim as usize) < model.head_dim)
+    model.rotaries().iter().any(|rotary| (rotary.rope.rotary_dim as usize) < model.head_dim)
+}
+
+fn has_growing_queries(model: &ModelConfig) -> bool {
+    model.layer_kinds().any(|(layer, _)| layer.query_scaling.is_some())
 }
 
 fn has_unrotated(model: &ModelConfig) -> bool {

@@ -72,6 +72,10 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     expect(unrotated(some(plain.clone())), "SmolLM3ForCausalLM", None);
     expect(unrotated(with(true, false, None)), "SmolLM3ForCausalLM", Some("no biases of q, k and v alone"));
     expect(unrotated(with(false, true, None)), "Qwen3ForCausalLM", Some("no layers without rotation"));
+    let own_theta = some(plain.clone()).with_layers(|layer| {
+        layer.rope_theta = if layer.sliding_window.is_some() { 50.0 } else { layer.rope_theta };
+    });
+    expect(own_theta, "MinistralForCausalLM", Some("no rotation of their own in layers with a window"));
     let of_mlp = ModelConfig { gate_up_bias: true, down_bias: true, ..plain.clone() };
     expect(some(of_mlp.clone()), "CwmForCausalLM", None);
     expect(unrotated(of_mlp), "SmolLM3ForCausalLM", None);

@@ -1,8 +1,8 @@
 //! What may differ between the layers of a model.
 
-use super::{ModelConfig, Positions, RopeScaling};
+use super::{ModelConfig, Positions, QueryScaling, RopeScaling};
 use crate::ops::decode::Decode;
-use crate::ops::rope::Rope;
+use crate::ops::rope::{Rope, cos_sin_table};
 
 /// What a layer has that other layers of its model may have otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,10 +23,35 @@ pub struct LayerConfig {
     pub rotary_dim: usize,
     /// Whether rotary pairs are interleaved, (2i, 2i+1), instead of halves, (i, i + d/2).
     pub rotary_interleaved: bool,
+    /// How queries grow with their position; `None`: they do not. Whole heads rotate then.
+    pub query_scaling: Option<QueryScaling>,
     /// Whether queries are projected from the rows of a learned table, by position, instead of from the layer's input
     /// (PanGu-α, Zeng et al. 2021, section 2.2). The last norm then comes before this layer instead of before the head.
     /// Only the last layer can be one.
     pub has_query_table: bool,
+}
+
+/// A rotary embedding, with everything that its table of angles depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rotary {
+    /// Pairing and frequencies.
+    pub rope: Rope,
+    /// Scaling of the frequencies.
+    pub scaling: RopeScaling,
+    /// How queries grow with their position.
+    pub queries: Option<QueryScaling>,
+}
+
+impl Rotary {
+    /// Columns of the table of angles.
+    pub fn table_cols(&self) -> u32 {
+        self.rope.table_cols(self.queries.as_ref())
+    }
+
+    /// The table of angles of the first `positions` positions, padding included.
+    pub fn table(&self, positions: u32) -> Vec<f32> {
+        cos_sin_table(positions, &self.rope, &self.scaling, self.queries.as_ref())
+    }
 }
 
 impl LayerConfig {
@@ -37,8 +62,8 @@ impl LayerConfig {
 }
 
 impl ModelConfig {
-    /// Layer number `number`, counted from 0. Blocks of multi-token prediction, from `num_layers` on, are as most
-    /// layers are.
+    /// Layer number `number`, counted from 0. Blocks of multi-token prediction, from `num_layers` on, are not among
+    /// `other_layers`.
     pub fn layer(&self, number: usize) -> &LayerConfig {
         let is_of = |(_, numbers): &&(LayerConfig, Vec<usize>)| numbers.binary_search(&number).is_ok();
         self.other_layers.iter().find(is_of).map_or(&self.layer, |(other, _)| other)
@@ -119,11 +144,24 @@ impl ModelConfig {
         self.rope_of(self.layer(number))
     }
 
-    /// The rotary embedding of the layers that have one, and its scaling.
-    pub(crate) fn rotary(&self) -> Option<(Rope, RopeScaling)> {
-        self.layer_kinds().find_map(|(layer, _)| Some((self.rope_of(layer)?, layer.rope_scaling)))
+    /// The rotary embeddings of all layers, each once.
+    pub fn rotaries(&self) -> Vec<Rotary> {
+        let mut all = Vec::new();
+        for rotary in self.layer_kinds().filter_map(|(layer, _)| self.rotary(layer)) {
+            if !all.contains(&rotary) {
+                all.push(rotary);
+            }
+        }
+        all
     }
 
+    /// The rotary embedding of `layer`; `None` without one.
+    pub fn rotary(&self, layer: &LayerConfig) -> Option<Rotary> {
+        let LayerConfig { rope_scaling: scaling, query_scaling: queries, .. } = *layer;
+        Some(Rotary { rope: self.rope_of(layer)?, scaling, queries })
+    }
+
+    /// The rotary embedding of `layer`, without its scaling; `None` without one.
     pub(crate) fn rope_of(&self, layer: &LayerConfig) -> Option<Rope> {
         (self.positions == Positions::Rotary && layer.rotates).then_some(Rope {
             rotary_dim: layer.rotary_dim as u32,

@@ -41,7 +41,10 @@ impl ValueKind {
                     format!("{} or {last}", others.join(", "))
                 }
             }),
-            Self::List(_) => "a value or a list of values".to_string(),
+            Self::List(kind) => match **kind {
+                Self::Words(_) => format!("{}, or a list of these", kind.expected()),
+                _ => "a value or a list of values".to_string(),
+            },
             Self::Form(words) => (*words).to_string(),
         }
     }

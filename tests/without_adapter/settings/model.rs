@@ -1,6 +1,7 @@
 //! Keys of the model that have several spellings or a narrow range.
 
 use super::{BASE, resolve};
+use gristmill::model::config::RopeScaling;
 
 #[test]
 fn dropout_is_a_share_below_one() {
@@ -54,6 +55,12 @@ fn layers_may_differ() {
     assert_eq!(layers("no_rope_layers: [1, 1, 0]"), "wwnww");
     let both = "layer_types: [full_attention, sliding_attention]\n    no_rope_layers: [0, 1, 1, 1, 0]";
     assert_eq!(layers(both), "0wfw0");
+    let theta = |number: usize| {
+        let keys = "layer_types: [sliding_attention, full_attention]\n    sliding_theta: 50\n    rope_scaling: {type: linear, factor: 2}";
+        let layer = *model(&format!("{window}{keys}")).unwrap().0.model.layer(number);
+        (layer.rope_theta, layer.rope_scaling)
+    };
+    assert_eq!([theta(0), theta(1)], [(50.0, RopeScaling::None), (1e4, RopeScaling::Linear { factor: 2.0 })]);
     // Layers of which none masks anything decide nothing.
     let wide = |keys: &str| model(&format!("sliding_window: 32\n    {keys}")).unwrap().0.decisions();
     assert_eq!(wide("layer_types: [sliding_attention, full_attention]"), model("").unwrap().0.decisions());
@@ -74,16 +81,18 @@ fn layers_may_differ() {
             "no_rope_layers: [1, 0]\n    mtp_depth: 1",
             "no_rope_layers: does not say what the blocks of multi-token prediction are; remove it, or `mtp_depth`",
         ),
+        (
+            "sliding_theta: 50",
+            "sliding_theta: there is no layer with a window; remove it, or give the window by `sliding_window`",
+        ),
         ("no_rope_layers: [1, 2]", "no_rope_layers: expected 1 or 0 for each layer, found `2`"),
     ] {
         let found = model(keys).unwrap_err().to_string();
         assert!(found.ends_with(expected), "{keys}: {found}");
     }
     let found = model("layer_types: chunked_attention").unwrap_err().to_string();
-    assert!(
-        found.contains("layer_types: expected ") && found.ends_with("found `chunked_attention`"),
-        "{found}"
-    );
+    let expected = "layer_types: expected full_attention or sliding_attention, or a list of these, found `chunked_attention`";
+    assert!(found.ends_with(expected), "{found}");
 }
 
 #[test]

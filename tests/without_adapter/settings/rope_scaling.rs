@@ -2,7 +2,7 @@
 
 use super::families::{model, with_model};
 use super::{assert_answers, message};
-use gristmill::model::config::{Llama3, RopeScaling, Yarn};
+use gristmill::model::config::{Llama3, QueryScaling, RopeScaling, Yarn};
 
 const SIZES: &str = "vocab_size: 300, hidden_size: 64, num_layers: 2, num_heads: 4, seq_length: 4096";
 
@@ -54,6 +54,9 @@ fn every_method_is_read() {
         scaling(&format!("max_position_embeddings: 131072, rope_scaling: {{rope_type: llama3, {four}}}")),
         RopeScaling::Llama3(llama)
     );
+    let keys = "rope_type: yarn, factor: 4, original_max_position_embeddings: 16, llama_4_scaling_beta: 0.1";
+    let (grows, _) = model(&with_model(&format!("{SIZES}, rope_scaling: {{{keys}}}")));
+    assert_eq!(grows.layer.query_scaling, Some(QueryScaling { beta: 0.1, original: 16.0 }));
     assert_eq!(scaling("rope_scaling: {type: linear, factor: 2.5}"), RopeScaling::Linear { factor: 2.5 });
     assert_eq!(scaling("rope_scaling: {rope_type: default}"), RopeScaling::None);
     assert_eq!(scaling("rope_scaling: None"), RopeScaling::None);
@@ -86,6 +89,10 @@ const WRONG: &str = "
 = scaling_factor.type: unknown key; linear takes factor
 + rope_scaling: {factor: 4}
 = rope_scaling: `rope_type` is missing; give it linear, yarn or llama3
++ rope_scaling: {type: yarn, factor: 4, original_max_position_embeddings: 16, llama_4_scaling_beta: 0.1}, no_rope_layers: [1, 0]
+= rope_scaling.llama_4_scaling_beta: not built yet where heads do not rotate as a whole, in all layers; remove it
++ rope_scaling: {type: linear, factor: 4, llama_4_scaling_beta: 0.1}
+= rope_scaling.llama_4_scaling_beta: unknown key; linear takes factor
 + rope_scaling: {type: dynamic, factor: 4}
 = rope_scaling.type: not built yet (found `dynamic`); known are default, linear, yarn and llama3; `extend_method` has others
 + rope_scaling: {type: linear, factor: 2}, extend_method: PI, scaling_factor: 2

@@ -7,7 +7,7 @@ pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
     Activation, ExpertGroups, Family, Gelu, GroupScore, LatentAttention, Llama3, MixtureConfig, ModelConfig,
-    Positions, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
+    Positions, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
 };
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
@@ -94,6 +94,12 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         RopeScaling::Llama3(llama3),
     ];
     models.extend(scalings.map(|scaling| scaled(llama(), scaling)));
+    let growing = |model: ModelConfig| {
+        let queries = Some(QueryScaling { beta: 0.3, original: 8.0 });
+        scaled(model, RopeScaling::Yarn(yarn)).with_layers(|layer| layer.query_scaling = queries)
+    };
+    models.extend([growing(llama()), growing(window(llama())), growing(some_windows(llama()))]);
+    models.push(growing(attention(true, false, true)));
     let sizes = Sizes {
         vocab_size: 32,
         hidden_size: 16,

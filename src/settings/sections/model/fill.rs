@@ -49,7 +49,8 @@ fn fill_config(model: &mut Model) {
     let config = &mut model.config;
     config.ignore_id = u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX);
     config.qk_norm = model.use_qk_norm == Some(true);
-    let rope_scaling = model.rope_scaling.config(config.max_positions);
+    let (rope_scaling, query_scaling) =
+        (model.rope_scaling.config(config.max_positions), model.rope_scaling.query_scaling());
     let rotary_dim = rotary_dim(config.head_dim, model.rotary_percent.unwrap_or(1.0));
     let sliding_window = model.sliding_window.map(|window| window as usize);
     let LayerConfig { rope_theta, rotary_interleaved, .. } = config.layer;
@@ -62,6 +63,7 @@ fn fill_config(model: &mut Model) {
             rope_scaling,
             rotary_dim,
             rotary_interleaved,
+            query_scaling,
             has_query_table: layer.has_query_table,
         };
     });

@@ -1,8 +1,9 @@
-//! Layers that are not alike: `layer_types` and `no_rope_layers`, each a list of one entry for each layer, or for the
-//! first layers, which is repeated for the others.
+//! Layers that are not alike: `layer_types`, with `sliding_theta`, and `no_rope_layers`. Each list has one entry for each
+//! layer, or for the first layers, which are then repeated.
 
+use super::rope_scaling::GROWTH;
 use super::rows::Model;
-use crate::model::config::{LayerConfig, Positions};
+use crate::model::config::{LayerConfig, Positions, RopeScaling};
 use crate::settings::engine::*;
 
 words! {
@@ -44,15 +45,35 @@ pub(super) fn check(model: &Model, reader: &Reader<'_>) {
     if has_window && types.is_some() && !slides {
         reader.note("sliding_window", "without effect, as `layer_types` lists no `sliding_attention`");
     }
+    let message = "there is no layer with a window; remove it, or give the window by `sliding_window`";
+    let some_slide = has_window && (slides || types.is_none());
+    reader.require(
+        &["sliding_theta", TYPES, "sliding_window"],
+        some_slide || model.sliding_theta.is_none(),
+        message,
+    );
     let rotates = model.config.positions == Positions::Rotary && !model.is_latent();
     let message = "not built yet for this type, whose heads do not rotate as a whole; remove it";
     reader.require(&[UNROTATED], rotates || model.no_rope_layers.is_none(), message);
+    reader.require(&["sliding_theta"], rotates || model.sliding_theta.is_none(), message);
+    // Queries grow as they rotate.
+    let rotate_as_a_whole =
+        rotates && model.rotary_percent.unwrap_or(1.0) == 1.0 && model.no_rope_layers.is_none();
+    if model.rope_scaling.llama_4_scaling_beta.is_some() && !rotate_as_a_whole {
+        let path = join(&reader.path("rope_scaling"), GROWTH);
+        reader
+            .source
+            .fault(&path, "not built yet where heads do not rotate as a whole, in all layers; remove it");
+    }
 }
 
 /// Sets in `layer`, number `number`, what the lists say.
 pub(super) fn set(model: &Model, number: usize, layer: &mut LayerConfig) {
     if entry(&model.layer_types, number) == Some(LayerType::Full) {
         layer.sliding_window = None;
+    }
+    if let (Some(theta), Some(_)) = (model.sliding_theta, layer.sliding_window) {
+        (layer.rope_theta, layer.rope_scaling, layer.query_scaling) = (theta, RopeScaling::None, None);
     }
     layer.rotates = entry(&model.no_rope_layers, number) != Some(0);
 }

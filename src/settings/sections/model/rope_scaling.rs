@@ -1,6 +1,6 @@
 //! `rope_scaling`: how rotary frequencies are stretched.
 
-use crate::model::config::{Llama3, RopeScaling, Yarn};
+use crate::model::config::{Llama3, QueryScaling, RopeScaling, Yarn};
 use crate::settings::engine::*;
 
 rows! {
@@ -29,6 +29,9 @@ rows! {
         low_freq_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("llama3").example("1.5"),
         /// Pairs whose wavelength is below `original_max_position_embeddings / high_freq_factor` are kept.
         high_freq_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("llama3").example("8.0"),
+        /// Queries at position p are multiplied by 1 + this · ln(1 + ⌊p / `original_max_position_embeddings`⌋), as in
+        /// Ministral 3; not by default.
+        llama_4_scaling_beta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("yarn llama3").example("0.1"),
     }
     sections "type"
 }
@@ -52,6 +55,9 @@ words! {
     }
 }
 
+/// The key that no method needs.
+pub(super) const GROWTH: &str = "llama_4_scaling_beta";
+
 /// A value that was read has every parameter that its method takes.
 impl Setting for Scaling {
     fn kind() -> ValueKind {
@@ -64,6 +70,12 @@ impl Setting for Scaling {
 }
 
 impl Scaling {
+    /// How queries grow, in a section that was filled.
+    pub(crate) fn query_scaling(&self) -> Option<QueryScaling> {
+        let original = self.original_max_position_embeddings?;
+        self.llama_4_scaling_beta.map(|beta| QueryScaling { beta, original })
+    }
+
     /// The scaling of a section that was filled, for a model whose longest position is `length`.
     pub(crate) fn config(&self, length: usize) -> RopeScaling {
         let given = Option::unwrap_or_default;
@@ -142,9 +154,10 @@ fn require_all(reader: &Reader<'_>, key: &str, parameters: Scaling, word: &str) 
     absent.is_none().then_some(parameters)
 }
 
+/// The keys that `method` needs.
 pub(crate) fn keys_of(method: Method) -> Vec<&'static str> {
     let table = Scaling::table();
-    let rows = table.rows.iter().filter(|row| row.types.contains(&method.word()));
+    let rows = table.rows.iter().filter(|row| row.types.contains(&method.word()) && row.key != GROWTH);
     rows.map(|row| row.key).collect()
 }
 

@@ -42,6 +42,10 @@ rows! {
         /// files, or for the first layers, which is then repeated; all have it by default.
         layer_types: Option<Vec<LayerType>> = Numbers.optional()
             .example("[sliding_attention, full_attention]\nsliding_window: 5"),
+        /// Base of the rotary frequencies in layers that have the window, whose frequencies are then not scaled, as in
+        /// Gemma 3; `theta` and `rope_scaling` are of all layers by default.
+        sliding_theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
+            .example("100.0\nlayer_types: [sliding_attention, full_attention]\nsliding_window: 5"),
         /// Which layers rotate q and k, as in SmolLM3's file: 1, or 0 for a layer without encoding of positions, for
         /// each layer or for the first layers, which is then repeated; all rotate by default.
         no_rope_layers: Option<Vec<u64>> = Numbers.optional().within(ROTATES).of(LLAMA).example("[1, 0]"),
