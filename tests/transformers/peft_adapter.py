@@ -6,7 +6,7 @@
 Needs torch, transformers and peft; CI does not run it. It trains small models with adapters in a temporary folder, on
 tests/data/mill.txt: a Llama with all linear layers adapted, one with some (rank 3, interleaved heads, one layer excluded), and a
 GPT-2; and models that start from a folder of transformers: a Phi-3, of whose modules two are fused, an ERNIE 4.5, whose heads rotate in
-pairs, a Llava, whose language model is inside another, and a Qwen2 and a GPT-2 of which more trains than adapters. Of these the
+pairs, a SmolLM3 and a CWM, whose layers differ, a Ministral 3, a Llava, whose language model is inside another, and a Qwen2 and a GPT-2 of which more trains than adapters. Of these the
 adapter that `gristmill export` writes is opened on that folder.
 For each it compares:
   - the last evaluation's loss in metrics.jsonl with PEFT's on the same windows: at most 1e-5 apart;
@@ -65,6 +65,18 @@ CASES = {
 FOLDERS = {
     "phi3": ("phi3", shapes.ROPE, "lora_rank: 4, target_modules: 'qkv_proj|o_proj|gate_up_proj|down_proj'"),
     "ernie4_5": ("ernie4_5", shapes.ROPE, "lora_rank: 3, lora_alpha: 6, target_modules: '.*wq|.*wk|.*w1'"),
+    # Layers that differ in window and rotation, and queries that grow with their position.
+    "smollm3": (
+        "smollm3",
+        {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 7, **shapes.ROPE},
+        "lora_rank: 3, target_modules: 'q_proj|k_proj|o_proj'",
+    ),
+    "cwm": ("cwm", {"sliding_window": 7, **shapes.ROPE}, "lora_rank: 2, target_modules: '.*_proj'"),
+    "ministral3": (
+        "ministral3",
+        {"rope_parameters": shapes.GROWING | {"original_max_position_embeddings": 8}},
+        "lora_rank: 4, target_modules: '.*wq|.*wk'",
+    ),
     "llava": ("llava", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
     # Whole modules, the bias of one whose matrix is frozen, and a matrix that is adapted too.
     "beside": (

@@ -56,6 +56,7 @@ ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 700.0}}
 LINEAR = {"rope_parameters": {"rope_type": "linear", "rope_theta": 700.0, "factor": 3.0}}
 YARN = {"rope_type": "yarn", "rope_theta": 700.0, "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 4.0, "beta_slow": 1.0}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 700.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+GROWING = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.6, "max_position_embeddings": 64}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 700.0, "factor": 2.0}
 LATENT = {"rms_norm_eps": 1e-6, "num_key_value_heads": 4, **ROPE}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 700.0, "short_factor": [1.1] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 32}
@@ -99,14 +100,18 @@ SHAPES = {
     "mistral without a window": ("mistral", {"sliding_window": None, **ROPE}, "equal"),
     "mistral with a long window": ("mistral", {"sliding_window": 4096, **ROPE}, "equal"),
     "ministral": ("ministral", {"sliding_window": 7, **ROPE}, "equal"),
-    "ministral, alternating": ("ministral", {"sliding_window": 7, "layer_types": [SLIDING, FULL, SLIDING], **ROPE}, "refused"),
-    "ministral3": ("ministral3", {"sliding_window": None}, "refused"),
+    "ministral, alternating": ("ministral", {"sliding_window": 7, "layer_types": [SLIDING, FULL, SLIDING], **ROPE}, "equal"),
+    "ministral3": ("ministral3", {"rope_parameters": GROWING}, "equal"),
+    "ministral3 with a window": ("ministral3", {"rope_parameters": GROWING, "sliding_window": 7}, "equal"),
+    "ministral3, llama3": ("ministral3", {"rope_parameters": LLAMA3 | {"llama_4_scaling_beta": 0.6}}, "equal"),
+    "ministral3 of its own rotation": ("ministral3", {}, "equal"),
     "mixtral": ("mixtral", ROPE, "equal"),
     "mixtral with a window": ("mixtral", {"sliding_window": 7, **ROPE}, "equal"),
     "qwen2": ("qwen2", ROPE, "equal"),
     "qwen2 with a window": ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0, **ROPE}, "equal"),
-    "qwen2 with windows from layer 1": ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1, **ROPE}, "refused"),
+    "qwen2 with windows from layer 1": ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1, **ROPE}, "equal"),
     "qwen3": ("qwen3", ROPE, "equal"),
+    "qwen3 with windows from layer 2": ("qwen3", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2, **ROPE}, "equal"),
     "qwen3 with biases": ("qwen3", {"attention_bias": True, **ROPE}, "equal"),
     "qwen2_moe": ("qwen2_moe", ROPE, "equal"),
     "qwen2_moe with a dense layer": ("qwen2_moe", {"mlp_only_layers": [0], **ROPE}, "equal"),
@@ -132,9 +137,20 @@ SHAPES = {
     "internlm3": ("internlm3", ROPE, "equal"),
     "iquestcoder": ("iquestcoder", ROPE, "equal"),
     "solar_open": ("solar_open", ROPE, "equal"),
-    "cwm": ("cwm", {"sliding_window": 7, **ROPE}, "refused"),
+    "cwm": ("cwm", {"sliding_window": 7, **ROPE}, "equal"),
+    "cwm with biases": ("cwm", {"sliding_window": 7, "mlp_bias": True, "rope_parameters": LLAMA3}, "equal"),
     "cwm without windows": ("cwm", {"layer_types": [FULL] * 3, **ROPE}, "equal"),
-    "smollm3": ("smollm3", {"no_rope_layer_interval": 2, **ROPE}, "refused"),
+    "smollm3": ("smollm3", {"no_rope_layer_interval": 2, **ROPE}, "equal"),
+    "smollm3 with windows where it does not rotate": (
+        "smollm3",
+        {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 7, "attention_bias": True, **ROPE},
+        "equal",
+    ),
+    "smollm3 with lists": (
+        "smollm3",
+        {"no_rope_layers": [0, 1, 1], "layer_types": [FULL, SLIDING, FULL], "use_sliding_window": True, "sliding_window": 7, **ROPE},
+        "equal",
+    ),
     "smollm3 that rotates in all layers": ("smollm3", {"no_rope_layers": [1, 1, 1], **ROPE}, "equal"),
     "granite": ("granite", {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0, **ROPE}, "refused"),
     "granite without factors": ("granite", {"attention_multiplier": 0.25, **ROPE}, "equal"),
@@ -163,6 +179,7 @@ SHAPES = {
     "llava with a tied head": ("llava", {"tie_word_embeddings": True, **ROPE}, "equal"),
     "llava_next": ("llava_next", ROPE, "equal"),
     "mistral3": ("mistral3", {"sliding_window": None, **ROPE}, "equal"),
+    "mistral3 around ministral3": ("mistral3", {"model_type": "ministral3", "rope_parameters": GROWING}, "equal"),
     "mistral3 with a tied head": ("mistral3", {"sliding_window": 7, "tie_word_embeddings": True, **ROPE}, "equal"),
     "internvl": ("internvl", ROPE, "equal"),
     "qwen2_vl": ("qwen2_vl", MROPE, "equal"),
@@ -200,6 +217,7 @@ def config_of(kind, keys):
     text, towers = WRAPPERS[kind]
     outer = {"tie_word_embeddings": keys.get("tie_word_embeddings", False)}
     inner = {key: value for key, value in keys.items() if key not in outer}
+    text = inner.get("model_type", text)
     return CONFIG_MAPPING[kind](text_config={"model_type": text} | values(text, inner), **outer, **copy.deepcopy(towers))
 
 

@@ -404,6 +404,8 @@ fn layers_may_have_windows_and_rotation_of_their_own() {
         &own_theta,
         &["`sliding_theta` is none always in `cwm`, and this run has 50.0; remove"],
     );
+    let none = "`sliding_window` is none, though `layer_types` lists `sliding_attention`";
+    refused(&cwm(json!({"sliding_window": null})), &llama(), &[none]);
     let listed = |last: &str| cwm(json!({"layer_types": ["full_attention", "sliding_attention", last]}));
     equal(&listed("sliding_attention"), &later);
     refused(

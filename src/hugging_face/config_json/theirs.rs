@@ -285,10 +285,13 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
     let is_off = reading.reads("use_sliding_window") && !reading.is_on("use_sliding_window");
     let listed = reading.decided("layer_types").1;
     let listed = listed.as_array().filter(|_| !matches!(rule, Windows::Never | Windows::Always));
-    if is_off && listed.is_some_and(|types| types.iter().any(|kind| kind == SLIDING)) {
-        return [format!("off, though `layer_types` lists `{SLIDING}`").into(), Value::Null];
+    let size = reading.number("sliding_window").filter(|size| *size >= 1.0);
+    let lists = listed.map_or(rule == Windows::ThreeOfFour, |types| types.iter().any(|kind| kind == SLIDING));
+    if lists && (is_off || size.is_none()) {
+        let word = if is_off { "off" } else { "none" };
+        return [format!("{word}, though `layer_types` lists `{SLIDING}`").into(), Value::Null];
     }
-    let size = reading.number("sliding_window").filter(|size| *size >= 1.0 && *size < longest as f64);
+    let size = size.filter(|size| *size < longest as f64);
     let Some(size) = size.filter(|_| rule != Windows::Never && !is_off).map(|size| size as usize) else {
         return none;
     };
