@@ -4,10 +4,11 @@
     python tests/transformers/peft_adapter.py target/release/gristmill
 
 Needs torch, transformers and peft; CI does not run it. It trains small models with adapters in a temporary folder, on
-tests/data/mill.txt: a Llama with all linear layers adapted, one with some (rank 3, interleaved heads, one layer excluded), and a
-GPT-2; and models that start from a folder of transformers: a Phi-3, of whose modules two are fused, an ERNIE 4.5, whose heads rotate in
-pairs, a SmolLM3 and a CWM, whose layers differ, a Ministral 3, a Llava, whose language model is inside another, and a Qwen2 and a GPT-2 of which more trains than adapters. Of these the
-adapter that `gristmill export` writes is opened on that folder.
+tests/data/mill.txt: a Llama with all linear layers adapted, one with some (rank 3, interleaved heads, one layer
+excluded), and a GPT-2; and models that start from a folder of transformers: a Phi-3, of whose modules two are fused, an
+ERNIE 4.5, whose heads rotate in pairs, a SmolLM3 and a CWM, whose layers differ, a Ministral 3, a Llava, whose language
+model is inside another, and a Qwen2 and a GPT-2 of which more trains than adapters. Of these the adapter that
+`gristmill export` writes is opened on that folder.
 For each it compares:
   - the last evaluation's loss in metrics.jsonl with PEFT's on the same windows: at most 1e-5 apart;
   - 40 greedy tokens of `gristmill generate` with those of PEFT's model: equal;
