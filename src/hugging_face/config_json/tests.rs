@@ -259,6 +259,9 @@ fn windows_and_experts_of_some_layers_are_no_ones_of_all() {
         json!({"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     );
     let whole = ModelConfig { qkv_bias: true, ..llama() };
+    let linear =
+        config("qwen2", json!({"layer_types": ["linear_attention", "full_attention", "full_attention"]}));
+    refused(&linear, &whole, &["`layer_types` is \"linear_attention\" in some layers"]);
     refused(&off, &whole, &["`sliding_window` is off, though `layer_types` lists `sliding_attention`"]);
     let experts = ModelConfig { qk_norm: true, mixture: Some(mixture()), ..llama() };
     let qwen3 = |keys: Value| {

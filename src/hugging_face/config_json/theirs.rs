@@ -291,16 +291,18 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
         let word = if is_off { "off" } else { "none" };
         return [format!("{word}, though `layer_types` lists `{SLIDING}`").into(), Value::Null];
     }
-    let size = size.filter(|size| *size < longest as f64);
-    let Some(size) = size.filter(|_| rule != Windows::Never && !is_off).map(|size| size as usize) else {
+    let has_window = |size: &f64| *size < longest as f64 && rule != Windows::Never && !is_off;
+    let size = size.filter(has_window).map(|size| size as usize);
+    // Other kinds of attention differ whether or not there is a window.
+    let other = listed.and_then(|listed| listed.iter().find(|kind| **kind != SLIDING && **kind != FULL));
+    if let Some(kind) = other {
+        return [size.into(), format!("{kind} in some layers").into()];
+    }
+    let Some(size) = size else {
         return none;
     };
-    if let Some(listed) = listed {
-        let other = listed.iter().find(|kind| **kind != SLIDING && **kind != FULL);
-        let other = other.map(|kind| format!("{kind} in some layers"));
-        if let Some(misfit) = layers.misfit("layer_types", listed).or(other) {
-            return [size.into(), misfit.into()];
-        }
+    if let Some(misfit) = listed.and_then(|listed| layers.misfit("layer_types", listed)) {
+        return [size.into(), misfit.into()];
     }
     let border = reading.number("max_window_layers").map_or(0, |layers| layers as usize);
     let by_rule = |layer: usize| match rule {
