@@ -23,6 +23,7 @@ use gristmill::ops::linear_cross_entropy::{
     CrossEntropy, HeadGradient, OutputProjection, linear_cross_entropy,
 };
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
@@ -104,7 +105,7 @@ fn elementwise(c: &mut Criterion) {
     row(c, &gpu, "rms_norm", |row| {
         let (x, w, y, rstd) =
             (row.tensor(N, D, F32), row.tensor(1, D, F32), row.tensor(N, D, F32), row.tensor(1, N, F32));
-        rms_norm::rms_norm(&mut row.rec, x, w, y, rstd, 1e-5);
+        rms_norm::rms_norm(&mut row.rec, x, w, y, rstd, RmsNorm::new(1e-5));
         bytes(2.0, D)
     });
     row(c, &gpu, "rms_norm backward onto a residual, fused", |row| {
@@ -114,7 +115,7 @@ fn elementwise(c: &mut Criterion) {
             rstd: row.tensor(1, N, F32),
         };
         let (dy, dx) = (row.tensor(N, D, F32), row.tensor(N, D, F32));
-        rms_norm::rms_norm_backward(&mut row.rec, &saved, dy, dx, true);
+        rms_norm::rms_norm_backward(&mut row.rec, &saved, RmsNorm::new(1e-5), dy, dx, true);
         bytes(4.0, D)
     });
     row(c, &gpu, "rms_norm backward onto a residual, composed", |row| {
@@ -124,7 +125,7 @@ fn elementwise(c: &mut Criterion) {
             rstd: row.tensor(1, N, F32),
         };
         let (dy, dx, sum) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
-        rms_norm::rms_norm_backward(&mut row.rec, &saved, dy, dx, false);
+        rms_norm::rms_norm_backward(&mut row.rec, &saved, RmsNorm::new(1e-5), dy, dx, false);
         add::add(&mut row.rec, dx, sum, 1.0, true);
         bytes(4.0, D)
     });

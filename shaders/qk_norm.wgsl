@@ -1,5 +1,5 @@
 // Query-key normalisation: RMSNorm of every q and k head of the packed rows q | k | v; v is copied.
-//   y = x · rstd · w,   rstd = 1 / sqrt(mean(x²) + eps), per head; gradients as in rms_norm.wgsl
+//   y = x · rstd · w,   rstd = 1 / sqrt(mean(x²) + eps), per head; gradients and `zero_centered` as in rms_norm.wgsl
 //
 //   x, y, dy (N, cols); wq for all q heads, wk for all k heads (head_dim); rstd (N, heads + kv_heads) f32
 //
@@ -14,6 +14,7 @@
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
+import package::lib::norm::norm_factors;
 import package::lib::reduce::{ROW_STEP, column_block, down};
 import package::tile::{LANES, ROWS};
 
@@ -59,11 +60,11 @@ fn place_of(workgroup: vec3<u32>, lane: u32) -> Place {
     return Place(token, head, token * params.stride4 + start);
 }
 
-fn weight(head: u32, column4: u32) -> vec4<f32> {
+fn factors_of(head: u32, column4: u32) -> vec4<f32> {
     if (head < params.heads) {
-        return load4(wq[column4]);
+        return norm_factors(wq[column4]);
     }
-    return load4(wk[column4]);
+    return norm_factors(wk[column4]);
 }
 
 @compute @workgroup_size(LANES)
@@ -86,7 +87,7 @@ fn qk_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocatio
     let scale = inverseSqrt(squares / f32(4u * params.head4) + params.epsilon);
     rstd_out[place.token * params.rstd_stride + place.head] = scale;
     for (var i = 0u; i < params.head4; i++) {
-        y[place.start + i] = store4(load4(x[place.start + i]) * scale * weight(place.head, i));
+        y[place.start + i] = store4(load4(x[place.start + i]) * scale * factors_of(place.head, i));
     }
 }
 
@@ -98,12 +99,12 @@ fn qk_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_
     }
     var products = 0.0;
     for (var i = 0u; i < params.head4; i++) {
-        products += dot(load4(gradient[place.start + i]) * weight(place.head, i), load4(x[place.start + i]));
+        products += dot(load4(gradient[place.start + i]) * factors_of(place.head, i), load4(x[place.start + i]));
     }
     let scale = rstd[place.token * params.rstd_stride + place.head];
     let pull = scale * scale * products / f32(4u * params.head4);
     for (var i = 0u; i < params.head4; i++) {
-        let h = load4(gradient[place.start + i]) * weight(place.head, i);
+        let h = load4(gradient[place.start + i]) * factors_of(place.head, i);
         gradient[place.start + i] = store4(scale * (h - load4(x[place.start + i]) * pull));
     }
 }

@@ -8,12 +8,13 @@
 //                              column_sum reduces
 //
 // One workgroup per row; software tier: one invocation per row (lib/reduce). In the weight pass an invocation owns 4
-// columns of one block of rows; otherwise the lanes of a workgroup share the rows.
+// columns of one block of rows; otherwise the lanes of a workgroup share the rows. `zero_centered`: 1 + w for w.
 // Numerics: statistics and sums in f32, in a fixed order: weight gradients are the same from run to run.
 // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
+import package::lib::norm::norm_factors;
 import package::lib::reduce::{ROW_STEP, STEP, column_block, down, first_of, row_of, row_sum};
 import package::lib::row::keep_inside;
 import package::tile::{LANES, ROWS};
@@ -59,7 +60,7 @@ fn rms_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocati
         rstd_out[row] = scale;
     }
     for (var i = first; i < params.cols4; i += STEP) {
-        let value = load4(x[x_row + i]) * scale * load4(w[i]);
+        let value = load4(x[x_row + i]) * scale * norm_factors(w[i]);
         y[start + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
 }
@@ -76,12 +77,12 @@ fn rms_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local
     let dx_row = params.dx_offset + row * params.dx_stride;
     var products = 0.0;
     for (var i = first; i < params.cols4; i += STEP) {
-        products += dot(load4(dy[start + i]) * load4(w[i]), load4(x[x_row + i]));
+        products += dot(load4(dy[start + i]) * norm_factors(w[i]), load4(x[x_row + i]));
     }
     let scale = rstd[row];
     let pull = scale * scale * row_sum(products, lane) / f32(params.cols);
     for (var i = first; i < params.cols4; i += STEP) {
-        let h = load4(dy[start + i]) * load4(w[i]);
+        let h = load4(dy[start + i]) * norm_factors(w[i]);
         var value = scale * (h - load4(x[x_row + i]) * pull);
         @if(accumulate) { value += load4(dx[dx_row + i]); }
         dx[dx_row + i] = store4(keep_inside(value, 4u * i, params.cols));

@@ -10,6 +10,7 @@
 
 import package::lib::element::{LINE4, load4};
 @if(normed) import package::lib::element::Packed;
+@if(normed) import package::lib::norm::norm_factors;
 @if(nf4) import package::lib::quantised::fill_levels;
 @if(gated) import package::lib::silu::silu;
 import package::matmul::operands::{Product, a, bias_of, destination, epilogue, load_b4, params, product_of};
@@ -109,7 +110,7 @@ fn add_group(sums: Sums, starts: array<u32, PARTS>, a_start: u32, a_stride: u32,
         var x = load4(a[a_start + r * a_stride + k4]);
         @if(normed) {
             added.squares[r] += dot(x, x); // padding is zero
-            x *= load4(norm[k4]);
+            x *= norm_factors(norm[k4]);
         }
         for (var part = 0u; part < PARTS; part++) {
             added.products[part][r] = fma(x, load_b4(starts[part] + k4), added.products[part][r]);

@@ -4,7 +4,7 @@
 // columns of all rows of y: its invocations share each sum along k, so that neighbours load neighbouring groups of a
 // row of b, and one load of `a` serves all these rows of b. Their parts are added at the end (lib/reduce).
 //
-//   normed   a is normalised after loading, a / sqrt(mean(a²) + epsilon) · norm: each workgroup sums the squares of its
+//   normed   a is normalised after loading, a / sqrt(mean(a²) + epsilon) · norm (`zero_centered`: 1 + norm): each workgroup sums the squares of its
 //            rows again, beside loads of b that take longer
 //   gated    y = silu(gate) · up: b holds the rows of gate, and from `up_start` on those of up
 //
@@ -13,6 +13,7 @@
 
 import package::lib::element::load4;
 @if(normed) import package::lib::element::Packed;
+@if(normed) import package::lib::norm::norm_factors;
 @if(nf4) import package::lib::quantised::fill_levels;
 @if(normed) import package::lib::reduce::row_sum;
 import package::lib::reduce::{STEP, first_of, row_sum4};
@@ -69,7 +70,7 @@ fn columns_from(product: Product, first4: u32, start: u32, lane: u32) -> Columns
             x[r] = load4(a[product.a_start + r * a_stride + k4]);
             @if(normed) {
                 squares[r] += dot(x[r], x[r]); // padding is zero
-                x[r] *= load4(norm[k4]);
+                x[r] *= norm_factors(norm[k4]);
             }
         }
         for (var c = 0u; c < COLUMNS; c++) {

@@ -18,6 +18,7 @@ use crate::ops::attention::{Attention, AttentionTensors, attention, attention_ba
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::heads::HeadLayout;
 use crate::ops::linear_cross_entropy::{CrossEntropy, HeadGradient, OutputProjection, linear_cross_entropy};
+use crate::ops::rms_norm::RmsNorm;
 use crate::ops::step_state::{LossState, StepState};
 use crate::ops::{layer_norm, rms_norm, swiglu};
 use std::f64::consts::PI;
@@ -103,9 +104,10 @@ fn norms(harness: &mut Harness<'_>) {
     let [w, b] = [(); 2].map(|()| harness.input(1, D));
     let [y, dx] = [(); 2].map(|()| harness.output(N, D));
     let (rstd, dw) = (harness.output(1, N), harness.output(1, D));
-    rms_norm::rms_norm(&mut harness.job.rec, x, w, y, rstd, EPSILON);
+    let norm = RmsNorm::new(EPSILON);
+    rms_norm::rms_norm(&mut harness.job.rec, x, w, y, rstd, norm);
     let saved = rms_norm::RmsNormSaved { x, w, rstd };
-    rms_norm::rms_norm_backward(&mut harness.job.rec, &saved, dy, dx, false);
+    rms_norm::rms_norm_backward(&mut harness.job.rec, &saved, norm, dy, dx, false);
     rms_norm::rms_norm_backward_weight(&mut harness.job.rec, &saved, dy, dw);
     harness.compare("rms_norm", y);
     harness.compare("rms_norm dx", dx);

@@ -59,6 +59,9 @@ pub struct ModelConfig {
     pub norm: Norm,
     /// Added to the mean square or the variance in norms.
     pub norm_eps: f64,
+    /// Whether every RMSNorm multiplies by 1 + w instead of w, as in Gemma. A weight then decays to the plain norm, and
+    /// keeps its precision in 16 bits.
+    pub zero_centered_norms: bool,
     /// Whether the head shares the embedding's weights.
     pub tie_word_embeddings: bool,
     /// Multi-head latent attention: q, k and v come from shared latent vectors. `head_dim` is then the width of a query
@@ -182,6 +185,7 @@ impl ModelConfig {
             other_layers: Vec::new(),
             norm: Norm::RmsNorm,
             norm_eps: 1e-5,
+            zero_centered_norms: false,
             tie_word_embeddings: false,
             latent: None,
             qkv_bias: false,

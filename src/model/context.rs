@@ -7,6 +7,7 @@ use crate::ops::attention::HeadRange;
 use crate::ops::dropout::{Dropout, MaskPart};
 use crate::ops::matmul::FEW_ROWS;
 use crate::ops::matrix_ranks::MatrixRanks;
+use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::Rope;
 use crate::ops::spread::ExpertRanks;
 use crate::record::Tensor;
@@ -164,9 +165,10 @@ impl ForwardContext<'_> {
         self.buffers.rope(self.config, self.config.layer(layer))
     }
 
-    /// Added to the mean square or the variance in the norms.
-    pub(super) fn epsilon(&self) -> f32 {
-        self.config.norm_eps as f32
+    /// The formula of every RMSNorm.
+    pub(super) fn rms_norm(&self) -> RmsNorm {
+        let ModelConfig { norm_eps, zero_centered_norms, .. } = *self.config;
+        RmsNorm { epsilon: norm_eps as f32, is_zero_centered: zero_centered_norms }
     }
 
     /// The row of layer number `layer` that receives its largest attention scores, if they are watched.

@@ -213,7 +213,7 @@ impl SelfAttention<Parameter> {
         match &self.qk_norm {
             Some([q, k]) => {
                 let layout = ctx.config.head_layout();
-                tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, ctx.epsilon()))
+                tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, ctx.rms_norm()))
             }
             None => qkv,
         }
@@ -343,8 +343,8 @@ impl NormWeights<Parameter> {
     /// LayerNorm if there is a bias, otherwise RMSNorm: (N, D).
     fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, name: &str, ctx: &ForwardContext<'_>, x: Var) -> Var {
         tape.scope(name, |tape| match &self.bias {
-            Some(bias) => tape.layer_norm(x, &self.weight, bias, ctx.epsilon()),
-            None => tape.rms_norm(x, &self.weight, ctx.epsilon()),
+            Some(bias) => tape.layer_norm(x, &self.weight, bias, ctx.config.norm_eps as f32),
+            None => tape.rms_norm(x, &self.weight, ctx.rms_norm()),
         })
     }
 }
@@ -395,7 +395,7 @@ impl Linear<Parameter> {
     ) -> Var {
         let (x, norm) = match h {
             Normed::Done(h) => (h, None),
-            Normed::Pending(x, weight) => (x, Some((weight, ctx.epsilon()))),
+            Normed::Pending(x, weight) => (x, Some((weight, ctx.rms_norm()))),
         };
         tape.linear_of_few_rows(x, norm, &self.weight, self.bias.as_ref(), width)
     }

@@ -39,12 +39,12 @@ impl Latent<Parameter> {
         let [q, c, k_rope] = tape.split(down, widths);
         let q = match &self.queries {
             Some(LatentQueries { norm, w_up }) => {
-                let h = tape.scope("q_norm", |tape| tape.rms_norm(q, norm, ctx.epsilon())); // (N, Q)
+                let h = tape.scope("q_norm", |tape| tape.rms_norm(q, norm, ctx.rms_norm())); // (N, Q)
                 tape.scope("heads.w_uq", |tape| tape.linear(h, w_up, None, None)) // (N, H·(P + R))
             }
             None => q,
         };
-        let h = tape.scope("kv_norm", |tape| tape.rms_norm(c, &self.kv_norm, ctx.epsilon())); // (N, K)
+        let h = tape.scope("kv_norm", |tape| tape.rms_norm(c, &self.kv_norm, ctx.rms_norm())); // (N, K)
         // The backward pass reads neither q nor kv, so these products are recomputed with the heads, never alone.
         let kv = tape.scope("heads.w_ukv", |tape| tape.linear(h, &self.w_ukv, None, None)); // (N, H·(P + V))
         let angles = Angles { positions: ctx.batch.positions, cos_sin };

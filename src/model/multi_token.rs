@@ -8,6 +8,7 @@
 
 use super::context::ForwardContext;
 use super::parameters::{Gpt, MultiTokenBlock};
+use crate::ops::rms_norm::RmsNorm;
 use crate::record::Tensor;
 use crate::tape::{Parameter, Tape, Var};
 
@@ -39,11 +40,11 @@ impl Gpt<Parameter> {
             x = tape.scope(format!("layers.{layer}"), |tape| {
                 let embedded =
                     tape.scope("embedding", |tape| ctx.embed(tape, &self.embedding, [tokens, order], None));
-                let fused = block.fuse(tape, ctx.epsilon(), embedded, x); // (N, D)
+                let fused = block.fuse(tape, ctx.rms_norm(), embedded, x); // (N, D)
                 block.block.layer(tape, ctx, layer, fused) // (N, D)
             });
             let hidden = tape.scope(format!("layers.{layer}"), |tape| {
-                tape.scope("norm", |tape| tape.rms_norm(x, &block.norm, ctx.epsilon())) // (N, D)
+                tape.scope("norm", |tape| tape.rms_norm(x, &block.norm, ctx.rms_norm())) // (N, D)
             });
             predictions.push(Prediction { hidden, targets });
         }
@@ -56,12 +57,12 @@ impl MultiTokenBlock<Parameter> {
     fn fuse<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
-        epsilon: f32,
+        norm: RmsNorm,
         embedded: Var, // (N, D)
         x: Var,        // (N, D)
     ) -> Var {
-        let tokens = tape.scope("token_norm", |tape| tape.rms_norm(embedded, &self.token_norm, epsilon));
-        let state = tape.scope("state_norm", |tape| tape.rms_norm(x, &self.state_norm, epsilon));
+        let tokens = tape.scope("token_norm", |tape| tape.rms_norm(embedded, &self.token_norm, norm));
+        let state = tape.scope("state_norm", |tape| tape.rms_norm(x, &self.state_norm, norm));
         tape.scope("w_fuse", |tape| tape.linear_of_two([tokens, state], &self.w_fuse))
     }
 }

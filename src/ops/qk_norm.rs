@@ -2,9 +2,10 @@
 
 use super::column_sum::fold_partials;
 use super::heads::HeadLayout;
+use super::rms_norm::RmsNorm;
 use super::{per_block, per_item};
 use crate::element::Element;
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor};
 
 /// Tokens that a workgroup of the weight gradient sums on the software tier.
@@ -40,10 +41,10 @@ pub struct QkNormSaved {
 
 /// y (N, cols) = packed `saved.x` with its q and k heads normalised; fills `saved.rstd`.
 #[track_caller]
-pub fn qk_norm(rec: &mut Recorder, saved: &QkNormSaved, y: Tensor, layout: &HeadLayout, epsilon: f32) {
+pub fn qk_norm(rec: &mut Recorder, saved: &QkNormSaved, y: Tensor, layout: &HeadLayout, norm: RmsNorm) {
     let QkNormSaved { x, wq, wk, rstd } = saved;
     assert!((x.rows, x.stride) == (y.rows, y.stride), "y must have the shape of qk_norm's input");
-    let (kernel, grid) = per_head(x, "qk_norm", layout);
+    let (kernel, grid) = per_head(x, "qk_norm", layout, norm);
     let bindings = [
         x.bind("x", x.element),
         wq.bind("wq", x.element),
@@ -51,18 +52,24 @@ pub fn qk_norm(rec: &mut Recorder, saved: &QkNormSaved, y: Tensor, layout: &Head
         y.bind("y", x.element),
         rstd.bind("rstd_out", Element::F32),
     ];
-    rec.dispatch(kernel, &bindings, &params(saved, layout, epsilon), grid);
+    rec.dispatch(kernel, &bindings, &params(saved, layout, norm.epsilon), grid);
 }
 
 /// The gradient, in place on `gradient` (N, cols): dy becomes dx. The weight gradient must be recorded before it.
 #[track_caller]
-pub fn qk_norm_backward(rec: &mut Recorder, saved: &QkNormSaved, gradient: Tensor, layout: &HeadLayout) {
+pub fn qk_norm_backward(
+    rec: &mut Recorder,
+    saved: &QkNormSaved,
+    gradient: Tensor,
+    layout: &HeadLayout,
+    norm: RmsNorm,
+) {
     let QkNormSaved { x, wq, wk, rstd } = saved;
     assert!(
         (x.rows, x.stride) == (gradient.rows, gradient.stride),
         "the gradient must have the shape of qk_norm's input"
     );
-    let (kernel, grid) = per_head(x, "qk_norm_backward", layout);
+    let (kernel, grid) = per_head(x, "qk_norm_backward", layout, norm);
     let bindings = [
         x.bind("x", x.element),
         wq.bind("wq", x.element),
@@ -112,10 +119,11 @@ fn block_rows(tier: Tier) -> u32 {
     }
 }
 
-fn per_head(x: &Tensor, entry: &'static str, layout: &HeadLayout) -> (Kernel, [u32; 3]) {
+fn per_head(x: &Tensor, entry: &'static str, layout: &HeadLayout, norm: RmsNorm) -> (Kernel, [u32; 3]) {
     let heads = (layout.heads + 2 * layout.kv_heads) as u64;
     let (kernel, grid) = per_item("qk_norm", entry, x.element, x.rows as u64 * heads);
-    (kernel.constant("ROWS", ROWS), grid)
+    let kernel = kernel.constant("ROWS", ROWS).condition(Condition::ZeroCentered, norm.is_zero_centered);
+    (kernel, grid)
 }
 
 fn params(saved: &QkNormSaved, layout: &HeadLayout, epsilon: f32) -> Params {

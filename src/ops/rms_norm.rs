@@ -9,6 +9,22 @@ use crate::record::{Recorder, Tensor};
 /// Rows that the weight gradient sums in its first launch.
 const ROWS: u32 = 64;
 
+/// The formula of an RMSNorm, apart from its weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RmsNorm {
+    /// Added to the mean square.
+    pub epsilon: f32,
+    /// Whether it multiplies by 1 + w instead of w.
+    pub is_zero_centered: bool,
+}
+
+impl RmsNorm {
+    /// The norm that multiplies by its weight.
+    pub fn new(epsilon: f32) -> Self {
+        Self { epsilon, is_zero_centered: false }
+    }
+}
+
 crate::params! {
     struct Params {
         rows: u32,
@@ -24,13 +40,13 @@ crate::params! {
 
 impl Params {
     #[track_caller]
-    fn new(x: &Tensor, epsilon: f32) -> Self {
+    fn new(x: &Tensor, norm: Option<RmsNorm>) -> Self {
         assert_is_padded(x);
         Self {
             rows: x.rows,
             cols: x.cols,
             cols4: x.cols.div_ceil(4),
-            epsilon,
+            epsilon: norm.map_or(0.0, |norm| norm.epsilon),
             x_offset: x.offset4(),
             x_stride: x.stride4(),
             dx_offset: 0,
@@ -42,7 +58,7 @@ impl Params {
 /// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) for the backward, always f32. x may be a range of
 /// columns of a larger tensor; its width is then a multiple of 4.
 #[track_caller]
-pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tensor, epsilon: f32) {
+pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tensor, norm: RmsNorm) {
     assert!(
         (y.rows, y.cols, y.stride) == (x.rows, x.cols, stride_of(x.cols)),
         "y must have the shape of rms_norm's input"
@@ -56,7 +72,8 @@ pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tenso
         y.bind("y", x.element),
         rstd.bind("rstd_out", Element::F32),
     ];
-    rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &Params::new(&x, epsilon), grid);
+    let kernel = kernel.constant("ROWS", ROWS).condition(Condition::ZeroCentered, norm.is_zero_centered);
+    rec.dispatch(kernel, &bindings, &Params::new(&x, Some(norm)), grid);
 }
 
 /// The tensors that the backward reads.
@@ -72,7 +89,14 @@ pub struct RmsNormSaved {
 
 /// dx (N, D), written or, with `accumulate`, added to. It may be a range of columns, as x may.
 #[track_caller]
-pub fn rms_norm_backward(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, dx: Tensor, accumulate: bool) {
+pub fn rms_norm_backward(
+    rec: &mut Recorder,
+    saved: &RmsNormSaved,
+    norm: RmsNorm,
+    dy: Tensor,
+    dx: Tensor,
+    accumulate: bool,
+) {
     let RmsNormSaved { x, w, rstd } = saved;
     assert!(
         (dy.rows, dy.stride) == (x.rows, stride_of(x.cols)),
@@ -81,7 +105,10 @@ pub fn rms_norm_backward(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, d
     assert!((dx.rows, dx.cols) == (x.rows, x.cols), "dx must have the shape of rms_norm's input");
     assert_is_padded(&dx);
     let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm_backward", x.element, x.rows);
-    let kernel = kernel.constant("ROWS", ROWS).condition(Condition::Accumulate, accumulate);
+    let kernel = kernel
+        .constant("ROWS", ROWS)
+        .condition(Condition::Accumulate, accumulate)
+        .condition(Condition::ZeroCentered, norm.is_zero_centered);
     let bindings = [
         x.bind_with_offset("x", x.element),
         w.bind("w", x.element),
@@ -89,7 +116,7 @@ pub fn rms_norm_backward(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, d
         rstd.bind("rstd", Element::F32),
         dx.bind_with_offset("dx", x.element),
     ];
-    let params = Params { dx_offset: dx.offset4(), dx_stride: dx.stride4(), ..Params::new(x, 0.0) };
+    let params = Params { dx_offset: dx.offset4(), dx_stride: dx.stride4(), ..Params::new(x, None) };
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
@@ -100,7 +127,7 @@ pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &RmsNormSaved, dy: Te
     assert!(dw.element == Element::F32, "gradients of parameters must be f32");
     let blocks = x.rows.div_ceil(ROWS);
     let partials = rec.tensor("partials", blocks, x.cols, Element::F32);
-    let params = Params::new(x, 0.0);
+    let params = Params::new(x, None);
     let size = [params.cols4, blocks];
     let (kernel, grid) = per_block(rec, "rms_norm", "rms_norm_backward_weight", x.element, size);
     let bindings = [

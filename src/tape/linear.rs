@@ -9,6 +9,7 @@ use super::{Parameter, Saved, Tape, Target, Var};
 use crate::ops::column_sum::column_sum;
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::matmul::{Activated, Epilogue, FewRows, Layout, matmul, matmul_of_few_rows};
+use crate::ops::rms_norm::RmsNorm;
 use crate::ops::swiglu;
 use crate::record::Tensor;
 
@@ -248,7 +249,7 @@ impl<'p> Tape<'_, 'p> {
     pub fn linear_of_few_rows(
         &mut self,
         x: Var,
-        norm: Option<(&'p Parameter, f32)>,
+        norm: Option<(&'p Parameter, RmsNorm)>,
         weight: &'p Parameter,
         bias: Option<&'p Parameter>,
         width: Option<u32>,
@@ -257,7 +258,7 @@ impl<'p> Tape<'_, 'p> {
         let w = weight.weight();
         let y = self.rec.tensor("y", x.tensor.rows, width.unwrap_or(w.rows), x.tensor.element);
         let more = FewRows {
-            norm: norm.map(|(norm, epsilon)| (norm.weight(), epsilon)),
+            norm: norm.map(|(weight, norm)| (weight.weight(), norm)),
             bias: bias.map(Parameter::weight),
             is_gated: width.is_some(),
         };

@@ -7,6 +7,7 @@ use crate::ops::decode::{self, Decode, DecodeTensors};
 use crate::ops::dropout::{self, Dropout};
 use crate::ops::heads::HeadLayout;
 use crate::ops::matrix_ranks::MatrixRanks;
+use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::{self, Rope};
 use crate::ops::{add, embedding, layer_norm, max_logit, qk_norm, rms_norm};
 use crate::record::Tensor;
@@ -98,12 +99,12 @@ impl<'p> Tape<'_, 'p> {
 
     /// x / rms(x) · w, (N, D).
     #[track_caller]
-    pub fn rms_norm(&mut self, x: Var, weight: &'p Parameter, epsilon: f32) -> Var {
+    pub fn rms_norm(&mut self, x: Var, weight: &'p Parameter, norm: RmsNorm) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let y = self.rec.tensor("y", rows, cols, element);
         let rstd = self.rec.tensor("rstd", 1, rows, Element::F32);
         let w = weight.weight();
-        rms_norm::rms_norm(self.rec, x.tensor, w, y, rstd, epsilon);
+        rms_norm::rms_norm(self.rec, x.tensor, w, y, rstd, norm);
         let (saved_x, saved_rstd) = (self.save(x), self.save_tensor(rstd));
         self.result(y, &[x], weight.trains(), move |tape, dy| {
             let saved = rms_norm::RmsNormSaved { x: tape.saved(saved_x), w, rstd: tape.saved(saved_rstd) };
@@ -111,7 +112,7 @@ impl<'p> Tape<'_, 'p> {
                 rms_norm::rms_norm_backward_weight(tape.rec, &saved, dy, dw);
             }
             if let Some(target) = tape.target(x) {
-                rms_norm::rms_norm_backward(tape.rec, &saved, dy, target.tensor, target.accumulate);
+                rms_norm::rms_norm_backward(tape.rec, &saved, norm, dy, target.tensor, target.accumulate);
             }
         })
     }
@@ -146,20 +147,20 @@ impl<'p> Tape<'_, 'p> {
         q_weight: &'p Parameter,
         k_weight: &'p Parameter,
         layout: HeadLayout,
-        epsilon: f32,
+        norm: RmsNorm,
     ) -> Var {
         let Tensor { rows, cols, element, .. } = qkv.tensor;
         let y = self.rec.tensor("y", rows, cols, element);
         let rstd = self.rec.tensor("rstd", rows, layout.heads + layout.kv_heads, Element::F32);
         let (wq, wk) = (q_weight.weight(), k_weight.weight());
         let saved = qk_norm::QkNormSaved { x: qkv.tensor, wq, wk, rstd };
-        qk_norm::qk_norm(self.rec, &saved, y, &layout, epsilon);
+        qk_norm::qk_norm(self.rec, &saved, y, &layout, norm);
         let (saved_x, saved_rstd) = (self.save(qkv), self.save_tensor(rstd));
         self.result(y, &[qkv], Parameter::any_trains([q_weight, k_weight]), move |tape, dy| {
             let saved = qk_norm::QkNormSaved { x: tape.saved(saved_x), wq, wk, rstd: tape.saved(saved_rstd) };
             let dw = [q_weight.gradient(), k_weight.gradient()];
             qk_norm::qk_norm_backward_weight(tape.rec, &saved, dy, dw, &layout);
-            qk_norm::qk_norm_backward(tape.rec, &saved, dy, &layout); // in place
+            qk_norm::qk_norm_backward(tape.rec, &saved, dy, &layout, norm); // in place
             tape.give(qkv, dy);
         })
     }

@@ -5,6 +5,7 @@ use crate::element::Element::{F32, U32};
 use crate::kernels::Capabilities;
 use crate::ops::gelu::Gelu;
 use crate::ops::heads::HeadLayout;
+use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::Rope;
 use crate::record::{Recorder, Recording};
 use std::sync::Mutex;
@@ -130,7 +131,7 @@ fn only_a_block_that_needs_gradients_is_recomputed() {
         let y = tape.recompute(
             |_| true,
             |tape| {
-                let h = tape.scope("h", |tape| tape.rms_norm(x, &parameter, 1e-5));
+                let h = tape.scope("h", |tape| tape.rms_norm(x, &parameter, RmsNorm::new(1e-5)));
                 tape.gelu(h, Gelu::Tanh)
             },
         );

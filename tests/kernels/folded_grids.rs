@@ -5,7 +5,7 @@ use crate::lab::{Case, allowed, check, check_tier, order_by_id};
 use gristmill::element::Element::F32;
 use gristmill::kernels::Tier;
 use gristmill::ops::embedding::{embedding, embedding_backward};
-use gristmill::ops::rms_norm::rms_norm;
+use gristmill::ops::rms_norm::{RmsNorm, rms_norm};
 use gristmill::ops::swiglu::{swiglu, swiglu_backward};
 use gristmill::record::fold_grid;
 
@@ -29,7 +29,7 @@ fn norms_of_one_workgroup_or_invocation_per_row() {
 fn normalise(case: &mut Case, rows: u32) {
     let (x, w) = (case.input(rows, 4, F32), case.input(1, 4, F32));
     let (y, rstd) = (case.output(rows, 4, F32), case.output(1, rows, F32));
-    rms_norm(&mut case.rec, x.tensor, w.tensor, y, rstd, 1e-5);
+    rms_norm(&mut case.rec, x.tensor, w.tensor, y, rstd, RmsNorm::new(1e-5));
     case.expect("y", y, reference::rms_norm::rms_norm(&x.values, &w.values, 4, 1e-5), allowed(F32, 4));
 }
 

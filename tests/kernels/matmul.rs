@@ -1,10 +1,12 @@
 //! matmul and its epilogues against the f64 reference.
 
 use crate::lab::{Case, allowed, check, check_tier, check_units};
+use crate::norms_and_sums::factors;
 use crate::packed::columns;
 use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4};
 use gristmill::kernels::Tier;
 use gristmill::ops::matmul::{Epilogue, FewRows, Layout, Problem, matmul, matmul_of_few_rows, plan};
+use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::swiglu::gate_up_cols;
 use gristmill::record::Tensor;
 
@@ -92,7 +94,16 @@ pub fn products_of_few_rows_and_quantised_ones() {
 /// Products of few rows with a norm before them, a bias, and SwiGLU after them: each alone and all together.
 #[test]
 fn products_of_few_rows_with_norm_and_gate() {
-    let forms = [[true, false, false], [false, true, true], [true, true, true], [true, false, true]];
+    let (plain, centred) =
+        (Some(RmsNorm::new(1e-3)), Some(RmsNorm { epsilon: 1e-3, is_zero_centered: true }));
+    let forms = [
+        (plain, false, false),
+        (None, true, true),
+        (plain, true, true),
+        (plain, false, true),
+        (centred, false, false),
+        (centred, true, true),
+    ];
     for (types, forms) in [([F32, F32], &forms[..]), ([F16, F16], &forms[2..3]), ([Bf16, Int8], &forms[2..])]
     {
         for (form, (m, n, k)) in
@@ -108,21 +119,24 @@ fn fused_product(
     case: &mut Case,
     (m, n, k): (u32, u32, u32),
     [element, weights]: [Element; 2],
-    [has_norm, has_bias, is_gated]: [bool; 3],
+    (norm, has_bias, is_gated): (Option<RmsNorm>, bool, bool),
 ) {
     let rows = if is_gated { gate_up_cols(n) } else { n };
     let (a, b) = (case.input(m, k, element), case.input(rows, k, weights));
-    let (norm, bias) = (case.input(1, k, element), case.input(1, rows, element));
+    let (weight, bias) = (case.input(1, k, element), case.input(1, rows, element));
     let y = case.output(m, n, element);
     let more = FewRows {
-        norm: has_norm.then_some((norm.tensor, 1e-3)),
+        norm: norm.map(|norm| (weight.tensor, norm)),
         bias: has_bias.then_some(bias.tensor),
         is_gated,
     };
     matmul_of_few_rows(&mut case.rec, a.tensor, b.tensor, y, more);
-    let x = match has_norm {
-        true => reference::rms_norm::rms_norm(&a.values, &norm.values, k as usize, 1e-3),
-        false => a.values,
+    let x = match norm {
+        Some(norm) => {
+            let w = factors(norm, &weight.values);
+            reference::rms_norm::rms_norm(&a.values, &w, k as usize, norm.epsilon.into())
+        }
+        None => a.values,
     };
     let bias = has_bias.then_some(bias.values);
     let [m, all, k] = [m, rows, k].map(|size| size as usize);

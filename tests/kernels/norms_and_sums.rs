@@ -4,7 +4,7 @@ use crate::lab::{Case, allowed, check, order_by_id, sum, tensors, values};
 use crate::packed::columns;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::heads::HeadLayout;
-use gristmill::ops::rms_norm::RmsNormSaved;
+use gristmill::ops::rms_norm::{RmsNorm, RmsNormSaved};
 use gristmill::ops::{add, cast, column_sum, embedding, l2_norm, layer_norm, qk_norm, rms_norm};
 use gristmill::record::Tensor;
 
@@ -15,50 +15,73 @@ pub fn rms_norm_and_its_backward() {
     for element in [F32, F16, Bf16] {
         for (rows, cols) in SHAPES {
             check(&format!("rms_norm {rows}x{cols} {element:?}"), |case| {
-                let (x, w) = (case.input(rows, cols, element), case.input(1, cols, element));
-                let (y, rstd) = (case.output(rows, cols, element), case.output(1, rows, F32));
-                rms_norm::rms_norm(&mut case.rec, x.tensor, w.tensor, y, rstd, 1e-5);
-                let want = reference::rms_norm::rms_norm(&x.values, &w.values, cols as usize, 1e-5);
-                case.expect("y", y, want, allowed(element, cols));
-                let inverse = |row: &[f64]| {
-                    1.0 / (row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64 + 1e-5).sqrt()
-                };
-                let want_rstd: Vec<f64> = x.values.chunks(cols as usize).map(inverse).collect();
-                case.expect_vector("rstd", rstd, want_rstd.clone(), allowed(F32, cols));
-
-                let dy = case.input(rows, cols, element);
-                let (dx, more) = (case.output(rows, cols, element), case.input(rows, cols, element));
-                let dw = case.input(1, cols, F32);
-                let saved = RmsNormSaved { x: x.tensor, w: w.tensor, rstd };
-                rms_norm::rms_norm_backward(&mut case.rec, &saved, dy.tensor, dx, false);
-                rms_norm::rms_norm_backward(&mut case.rec, &saved, dy.tensor, more.tensor, true);
-                rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor);
-                let (want_dx, want_dw) = reference::rms_norm::rms_norm_backward(
-                    &x.values,
-                    &w.values,
-                    &dy.values,
-                    cols as usize,
-                    1e-5,
-                );
-                let want_more = sum(&more.values, &want_dx);
-                // dx = rstd · (h − x · pull): with one column all but a millionth cancels.
-                let terms: Vec<f64> = want_rstd
-                    .iter()
-                    .zip(dy.values.chunks(cols as usize))
-                    .flat_map(|(rstd, row)| row.iter().zip(&w.values).map(move |(dy, w)| rstd * dy * w))
-                    .collect();
-                let bound = allowed(element, cols);
-                if cols == 1 {
-                    case.expect_difference("dx", dx, want_dx, bound, &terms);
-                    case.expect_difference("dx on top", more.tensor, want_more, bound, &terms);
-                } else {
-                    case.expect("dx", dx, want_dx, bound);
-                    case.expect("dx on top", more.tensor, want_more, bound);
-                }
-                case.expect("dw", dw.tensor, sum(&dw.values, &want_dw), allowed(F32, rows));
+                check_rms_norm(case, [rows, cols], element, RmsNorm::new(1e-5));
             });
         }
     }
+}
+
+/// Norms that multiply by 1 + w: of rows, and of heads.
+#[test]
+fn zero_centered_norms_and_their_backward() {
+    let norm = RmsNorm { epsilon: 1e-5, is_zero_centered: true };
+    for (element, shapes) in [(F32, &SHAPES[..]), (F16, &SHAPES[3..4]), (Bf16, &SHAPES[4..])] {
+        for (rows, cols) in shapes {
+            check(&format!("zero-centred rms_norm {rows}x{cols} {element:?}"), |case| {
+                check_rms_norm(case, [*rows, *cols], element, norm);
+            });
+        }
+        for (heads, kv_heads, head_dim, value_dim, tokens) in HEADS {
+            let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
+            check(&format!("zero-centred qk_norm {tokens} tokens of {layout:?} {element:?}"), |case| {
+                check_qk_norm(case, layout, tokens, element, norm);
+            });
+        }
+    }
+}
+
+/// The factors of `norm` with the weights `w`.
+pub fn factors(norm: RmsNorm, w: &[f64]) -> Vec<f64> {
+    w.iter().map(|w| if norm.is_zero_centered { 1.0 + w } else { *w }).collect()
+}
+
+fn check_rms_norm(case: &mut Case, [rows, cols]: [u32; 2], element: Element, norm: RmsNorm) {
+    let (x, w) = (case.input(rows, cols, element), case.input(1, cols, element));
+    let (y, rstd) = (case.output(rows, cols, element), case.output(1, rows, F32));
+    rms_norm::rms_norm(&mut case.rec, x.tensor, w.tensor, y, rstd, norm);
+    let w_values = factors(norm, &w.values);
+    let want = reference::rms_norm::rms_norm(&x.values, &w_values, cols as usize, 1e-5);
+    case.expect("y", y, want, allowed(element, cols));
+    let inverse =
+        |row: &[f64]| 1.0 / (row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64 + 1e-5).sqrt();
+    let want_rstd: Vec<f64> = x.values.chunks(cols as usize).map(inverse).collect();
+    case.expect_vector("rstd", rstd, want_rstd.clone(), allowed(F32, cols));
+
+    let dy = case.input(rows, cols, element);
+    let (dx, more) = (case.output(rows, cols, element), case.input(rows, cols, element));
+    let dw = case.input(1, cols, F32);
+    let saved = RmsNormSaved { x: x.tensor, w: w.tensor, rstd };
+    rms_norm::rms_norm_backward(&mut case.rec, &saved, norm, dy.tensor, dx, false);
+    rms_norm::rms_norm_backward(&mut case.rec, &saved, norm, dy.tensor, more.tensor, true);
+    rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor);
+    let (want_dx, want_dw) =
+        reference::rms_norm::rms_norm_backward(&x.values, &w_values, &dy.values, cols as usize, 1e-5);
+    let want_more = sum(&more.values, &want_dx);
+    // dx = rstd · (h − x · pull): with one column all but a millionth cancels.
+    let terms: Vec<f64> = want_rstd
+        .iter()
+        .zip(dy.values.chunks(cols as usize))
+        .flat_map(|(rstd, row)| row.iter().zip(&w_values).map(move |(dy, w)| rstd * dy * w))
+        .collect();
+    let bound = allowed(element, cols);
+    if cols == 1 {
+        case.expect_difference("dx", dx, want_dx, bound, &terms);
+        case.expect_difference("dx on top", more.tensor, want_more, bound, &terms);
+    } else {
+        case.expect("dx", dx, want_dx, bound);
+        case.expect("dx on top", more.tensor, want_more, bound);
+    }
+    case.expect("dw", dw.tensor, sum(&dw.values, &want_dw), allowed(F32, rows));
 }
 
 #[test]
@@ -180,23 +203,25 @@ pub fn qk_norm_and_its_backward() {
         for (heads, kv_heads, head_dim, value_dim, tokens) in HEADS {
             let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
             check(&format!("qk_norm {tokens} tokens of {layout:?} {element:?}"), |case| {
-                check_qk_norm(case, layout, tokens, element);
+                check_qk_norm(case, layout, tokens, element, RmsNorm::new(1e-6));
             });
         }
     }
 }
 
-fn check_qk_norm(case: &mut Case, layout: HeadLayout, tokens: u32, element: Element) {
+fn check_qk_norm(case: &mut Case, layout: HeadLayout, tokens: u32, element: Element, norm: RmsNorm) {
     let (head_dim, normalised) = (layout.head_dim as usize, layout.heads + layout.kv_heads);
     let (x, dy) = (case.input(tokens, layout.cols(), element), case.input(tokens, layout.cols(), element));
     let [wq, wk] = [0; 2].map(|_| case.input(1, layout.head_dim, element));
     let [dwq, dwk] = [0; 2].map(|_| case.input(1, layout.head_dim, F32));
     let (y, rstd) = (case.output(tokens, layout.cols(), element), case.output(tokens, normalised, F32));
     let saved = qk_norm::QkNormSaved { x: x.tensor, wq: wq.tensor, wk: wk.tensor, rstd };
-    qk_norm::qk_norm(&mut case.rec, &saved, y, &layout, 1e-6);
+    qk_norm::qk_norm(&mut case.rec, &saved, y, &layout, norm);
     let gradients = [Some(dwq.tensor), Some(dwk.tensor)];
     qk_norm::qk_norm_backward_weight(&mut case.rec, &saved, dy.tensor, gradients, &layout);
-    qk_norm::qk_norm_backward(&mut case.rec, &saved, dy.tensor, &layout); // in place
+    qk_norm::qk_norm_backward(&mut case.rec, &saved, dy.tensor, &layout, norm); // in place
+    let epsilon = f64::from(norm.epsilon);
+    let [wq, wk] = [wq, wk].map(|w| factors(norm, &w.values));
 
     let (mut want_y, mut want_dx) = (x.values.clone(), dy.values.clone());
     let [mut want_dwq, mut want_dwk] = [dwq.values, dwk.values];
@@ -205,12 +230,12 @@ fn check_qk_norm(case: &mut Case, layout: HeadLayout, tokens: u32, element: Elem
             let start = at + (head * layout.head_dim) as usize;
             let range = start..start + head_dim;
             let (w, dw) = match head < layout.heads {
-                true => (&wq.values, &mut want_dwq),
-                false => (&wk.values, &mut want_dwk),
+                true => (&wq, &mut want_dwq),
+                false => (&wk, &mut want_dwk),
             };
             let (x, dy) = (&x.values[range.clone()], &dy.values[range.clone()]);
-            want_y[range.clone()].copy_from_slice(&reference::rms_norm::rms_norm(x, w, head_dim, 1e-6));
-            let (dx, more) = reference::rms_norm::rms_norm_backward(x, w, dy, head_dim, 1e-6);
+            want_y[range.clone()].copy_from_slice(&reference::rms_norm::rms_norm(x, w, head_dim, epsilon));
+            let (dx, more) = reference::rms_norm::rms_norm_backward(x, w, dy, head_dim, epsilon);
             want_dx[range].copy_from_slice(&dx);
             *dw = sum(dw, &more);
         }
@@ -369,10 +394,11 @@ fn rms_norm_of_a_range_of_columns() {
             let (dy, gradient) = (case.input(rows, cols, element), case.input(rows, 160, element));
             let dw = case.input(1, cols, F32);
             let saved = RmsNormSaved { x: whole.tensor.columns(first, cols), w: w.tensor, rstd };
-            rms_norm::rms_norm(&mut case.rec, saved.x, w.tensor, y, rstd, 1e-5);
+            let norm = RmsNorm::new(1e-5);
+            rms_norm::rms_norm(&mut case.rec, saved.x, w.tensor, y, rstd, norm);
             rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor);
             let into = gradient.tensor.columns(first, cols);
-            rms_norm::rms_norm_backward(&mut case.rec, &saved, dy.tensor, into, true);
+            rms_norm::rms_norm_backward(&mut case.rec, &saved, norm, dy.tensor, into, true);
             let width = cols as usize;
             case.expect(
                 "y",

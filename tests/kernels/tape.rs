@@ -8,6 +8,7 @@ use gristmill::ops::attention::{Attention, DocumentBounds};
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{Angles, LatentHeads, LatentParts};
+use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::ops::rope_scaling::RopeScaling;
 use gristmill::ops::swiglu::gate_up_cols;
@@ -171,7 +172,7 @@ fn rms_norm() {
             &x,
             d,
             d + N,
-            |tape, x, w| tape.rms_norm(x, &w[0].parameter, 1e-5),
+            |tape, x, w| tape.rms_norm(x, &w[0].parameter, RmsNorm::new(1e-5)),
             &weights,
             |dy| {
                 let (dx, dw) = reference::rms_norm::rms_norm_backward(&values, &w, dy, d as usize, 1e-5);
@@ -317,7 +318,7 @@ fn latent_heads_of_parts() {
             64,
             |tape, x, w| {
                 let [q, c, k_rope] = tape.split(x, WIDTHS);
-                let c = tape.rms_norm(c, &w[0].parameter, 1e-5);
+                let c = tape.rms_norm(c, &w[0].parameter, RmsNorm::new(1e-5));
                 let kv = tape.linear(c, &w[1].parameter, None, None);
                 tape.latent_heads(LatentParts { q, kv, k_rope }, angles, HEADS)
             },
@@ -407,7 +408,7 @@ fn qk_norm() {
             LAYOUT.cols(),
             8 + N * 4,
             |tape, x, w| {
-                let y = tape.qk_norm(x, &w[0].parameter, &w[1].parameter, LAYOUT, 1e-6);
+                let y = tape.qk_norm(x, &w[0].parameter, &w[1].parameter, LAYOUT, RmsNorm::new(1e-6));
                 result.set(Some(y.tensor));
                 y
             },
@@ -476,7 +477,7 @@ fn residual_and_checkpoint() {
             let y = tape.recompute(
                 move |_| recompute,
                 |tape| {
-                    let h = tape.rms_norm(leaf, p, 1e-5);
+                    let h = tape.rms_norm(leaf, p, RmsNorm::new(1e-5));
                     tape.linear(h, q, None, Some(leaf))
                 },
             );

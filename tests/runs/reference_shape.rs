@@ -63,6 +63,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             },
             alibi: model.positions == Positions::Alibi,
             embedding_norm: model.embedding_norm,
+            zero_centered_norms: model.zero_centered_norms,
             query_layer: model.layer(model.num_layers - 1).has_query_table,
             head_epsilon: model.head_epsilon,
         },

@@ -73,6 +73,17 @@ fn the_example_of_adaptive_scaling_follows_the_reference() {
     assert!(losses[44] < losses[0] - 0.5, "{losses:?}");
 }
 
+/// Norms that multiply by 1 + w: of layers, of heads, and of multi-token prediction.
+#[test]
+fn zero_centred_norms_follow_the_reference() {
+    follows_the_reference(&zero_centred("mtp_depth: 1"), compared_steps());
+}
+
+fn zero_centred(model: &str) -> Setup {
+    let keys = "layernorm_zero_centered_gamma: True, use_qk_norm: True, n_kv_heads: 2";
+    Setup::new("zero-centred", &format!("{keys}, {model}"))
+}
+
 /// The kernels that a GPU runs, and 16 bits; six heads, no power of two. One of these for each type of model, all with
 /// `GRISTMILL_LONG`.
 #[test]
@@ -82,8 +93,9 @@ fn each_part_follows_on_other_tiers_and_in_16_bits() {
     let pangu = || Setup::typed("PanguAlphaConfig", "pangu-alpha", "");
     let float16 = ["--model.model_config.compute_dtype=float16", "--runner_wrapper.scale_sense=1024"];
     let bfloat16 = ["--model.model_config.compute_dtype=bfloat16", "--runner_wrapper.scale_sense=1024"];
+    let centred = || zero_centred("tie_word_embeddings: True");
     let kinds: [(&[&str], u64); 3] = [(&["--context.tier=portable"], 4), (&float16, 6), (&bfloat16, 6)];
-    for (number, setup) in ([bloom, baichuan, pangu] as [fn() -> Setup; 3]).into_iter().enumerate() {
+    for (number, setup) in ([bloom, baichuan, pangu, centred] as [fn() -> Setup; 4]).into_iter().enumerate() {
         for (keys, steps) in in_turn(number, &kinds) {
             follows_the_reference(&setup().with(keys), *steps);
         }

@@ -299,6 +299,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         "--model.model_config={type: DeepseekV2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
          seq_length: 16, q_lora_rank: 12, kv_lora_rank: 8, qk_nope_head_dim: 8, qk_rope_head_dim: 4, v_head_dim: 12}",
     ];
+    let centred = ["--model.model_config.layernorm_zero_centered_gamma=True"];
     let watched = [
         "--monitor_config={monitor_on: True, local_norm_format: log, optimizer_state_format: log, weight_state_format: log, \
          max_attention_logit_format: log}",
@@ -308,14 +309,26 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let halves =
         ["float16", "bfloat16"].map(|element| format!("--model.model_config.compute_dtype={element}"));
-    let half_models = [&[][..], &plain, &gpt2, &latent, &dropping];
+    let half_models = [&[][..], &plain, &centred, &gpt2, &latent, &dropping];
     let optimizers: Vec<String> =
         OptimizerType::sections().map(|section| format!("--optimizer={{{section}}}")).collect();
     capabilities
         .iter()
         .flat_map(|&capabilities| {
-            let models =
-                [&[][..], &plain, &tied, &gpt2, &exact, &fast, &latent, &dropping, &wide, &scaling, &watched];
+            let models = [
+                &[][..],
+                &plain,
+                &tied,
+                &centred,
+                &gpt2,
+                &exact,
+                &fast,
+                &latent,
+                &dropping,
+                &wide,
+                &scaling,
+                &watched,
+            ];
             let models = models.into_iter().flat_map(move |o| everything(o, capabilities));
             let mut in_half = Vec::new();
             for (half, model) in halves.iter().flat_map(|half| half_models.map(|model| (half, model))) {

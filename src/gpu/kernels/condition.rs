@@ -125,6 +125,8 @@ conditions! {
     Windowed = "windowed",
     /// A router's gradient includes that of the z-loss.
     ZLoss = "z_loss",
+    /// A norm multiplies by 1 + w instead of w.
+    ZeroCentered = "zero_centered",
 }
 
 impl From<Element> for Condition {

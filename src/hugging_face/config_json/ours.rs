@@ -28,6 +28,7 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("intermediate_size", model.intermediate_size.into()),
         ("hidden_act", activation(model.activation).into()),
         ("rms_norm_eps", model.norm_eps.into()),
+        ("layernorm_zero_centered_gamma", model.zero_centered_norms.into()),
         ("tie_word_embeddings", model.tie_word_embeddings.into()),
         ("qkv_has_bias", model.qkv_bias.into()),
         ("attn_proj_has_bias", model.output_bias.into()),

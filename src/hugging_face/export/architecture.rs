@@ -22,7 +22,7 @@
 //! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, no q/k/v biases, no window, heads as wide together as the model; the shared expert, if any, as above |
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
 //!
-//! No architecture has dynamic NTK scaling as MindFormers computes it. "Plain softmax" means no selection bias, no
+//! No architecture has dynamic NTK scaling as MindFormers computes it, or norms that multiply by 1 + w. "Plain softmax" means no selection bias, no
 //! groups, and gates that are not scaled. Only `Glm4MoeForCausalLM`, `GlmForCausalLM` and `Phi3ForCausalLM` rotate a
 //! part of each head. Capacity, which drops tokens in training, has no key. Llama and Qwen3 have a bias of attention's
 //! output projection only together with those of q, k and v. Llama has biases of the feed-forward layer only if all its
@@ -111,6 +111,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
         (name == "gpt_bigcode" && model.num_kv_heads != 1, "number of key and value heads but one"),
         (name == "bloom" && is_wide, "feed-forward network of this width"),
+        (model.zero_centered_norms, "norms that multiply by 1 + w"),
         (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
         (
             matches!(name, "qwen3_moe" | "deepseek" | "mixtral") && model.qkv_bias,

@@ -194,7 +194,8 @@ impl<'a, P> Scope<'a, P> {
 
     fn norm_of(&mut self, path: &str, rows: &StackedRows) -> P {
         let pieces = rows.pieces(&self.name, "weight");
-        self.declare(Role::Vector, path, [1, rows.stored], Init::Ones, pieces, rows.split.clone())
+        let init = if self.config.zero_centered_norms { Init::Zeros } else { Init::Ones };
+        self.declare(Role::Vector, path, [1, rows.stored], init, pieces, rows.split.clone())
     }
 
     /// A bias: one element for each row of a matrix. If it is added to a sum over ranks, each rank holds it whole.

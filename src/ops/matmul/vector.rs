@@ -3,6 +3,7 @@
 use super::{Epilogue, Layout, Params, Plan, Problem, check_factors, factors};
 use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Condition, Kernel, Tier};
+use crate::ops::rms_norm::RmsNorm;
 use crate::ops::sharing;
 use crate::record::{Recorder, Tensor};
 
@@ -15,8 +16,8 @@ const MOST_WORKGROUPS: u32 = 65535;
 /// Additional computations of a product of few rows, in the same launch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FewRows {
-    /// RMSNorm of the left factor: its weight (1, K) and its ε.
-    pub norm: Option<(Tensor, f32)>,
+    /// RMSNorm of the left factor, and its weight (1, K).
+    pub norm: Option<(Tensor, RmsNorm)>,
     /// Bias, added to every row of the product.
     pub bias: Option<Tensor>,
     /// Whether the right factor is packed as [`gate_up_cols`](crate::ops::swiglu::gate_up_cols) describes, and the
@@ -45,10 +46,11 @@ pub fn matmul_of_few_rows(rec: &mut Recorder, a: Tensor, b: Tensor, y: Tensor, m
     let kernel = kernel
         .with_weights(b.element)
         .condition(Condition::Normed, norm.is_some())
+        .condition(Condition::ZeroCentered, norm.is_some_and(|(_, norm)| norm.is_zero_centered))
         .condition(Condition::Gated, is_gated);
     let params = Params {
         up_start: stride_of(n),
-        epsilon: norm.map_or(0.0, |(_, epsilon)| epsilon),
+        epsilon: norm.map_or(0.0, |(_, norm)| norm.epsilon),
         ..Params::new([m, n, k], [a, b, y], &epilogue)
     };
     let mut bindings = factors(rec, &kernel, [a, b], [None; 2]);

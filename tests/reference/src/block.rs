@@ -11,6 +11,8 @@ mod qkv;
 
 pub(super) use feed_forward::FeedForward;
 
+use std::borrow::Cow;
+
 use super::attention::{Attention, attention, attention_backward};
 use super::gpt::{Architecture, Shape, Weights, accumulate};
 use super::largest_scores::{by_head, largest_scores};
@@ -260,10 +262,18 @@ impl Shape {
     pub(super) fn norm(&self, weights: &Weights, name: &str, x: &[f64]) -> Vec<f64> {
         let w = &weights[&format!("{name}.weight")];
         match self.architecture {
-            Architecture::Llama => rms_norm(x, w, w.len(), self.norm_eps),
+            Architecture::Llama => rms_norm(x, &self.norm_factors(w), w.len(), self.norm_eps),
             Architecture::Gpt2 { .. } => {
                 layer_norm(x, w, &weights[&format!("{name}.bias")], w.len(), self.norm_eps)
             }
+        }
+    }
+
+    /// The factors of an RMSNorm with the weights `w`.
+    fn norm_factors<'a>(&self, w: &'a [f64]) -> Cow<'a, [f64]> {
+        match self.variant.zero_centered_norms {
+            true => w.iter().map(|w| 1.0 + w).collect(),
+            false => w.into(),
         }
     }
 
@@ -280,7 +290,7 @@ impl Shape {
         let weight = format!("{name}.weight");
         let w = &weights[&weight];
         let (dx, dw) = match self.architecture {
-            Architecture::Llama => rms_norm_backward(x, w, dy, w.len(), self.norm_eps),
+            Architecture::Llama => rms_norm_backward(x, &self.norm_factors(w), dy, w.len(), self.norm_eps),
             Architecture::Gpt2 { .. } => {
                 let (dx, dw, db) = layer_norm_backward(x, w, dy, w.len(), self.norm_eps);
                 accumulate(grads, &format!("{name}.bias"), db);

@@ -14,6 +14,8 @@ pub struct Variant {
     pub alibi: bool,
     /// The embedded tokens are normalised before the first block.
     pub embedding_norm: bool,
+    /// RMSNorms multiply by 1 + w instead of w, as in Gemma.
+    pub zero_centered_norms: bool,
     /// The last block's queries are projected from a table by position; the final norm comes before that block.
     pub query_layer: bool,
     /// ε of the length by which each row of the head is divided; `None`: rows are as they are.
@@ -54,6 +56,7 @@ impl Variant {
         naming: Naming::Plain,
         alibi: false,
         embedding_norm: false,
+        zero_centered_norms: false,
         query_layer: false,
         head_epsilon: None,
     };

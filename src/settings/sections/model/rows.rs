@@ -36,6 +36,9 @@ rows! {
         /// Whether RMSNorm is applied to each head of q and k before rotation. DeepSeek's types accept only `True`:
         /// they normalise their latent vectors instead.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
+        /// Whether norms multiply by 1 + w instead of w, as in Gemma; their weights then start at 0. Megatron's name;
+        /// False by default.
+        layernorm_zero_centered_gamma: Option<bool> = Numbers.optional().of(LLAMA).example("True"),
         /// Attention window in tokens: the token itself and those before it; unlimited by default.
         sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
         /// Which layers have that window: `sliding_attention` or `full_attention` for each layer, as in Hugging Face's

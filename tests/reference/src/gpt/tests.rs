@@ -74,6 +74,8 @@ const PANGU: Shape = Shape {
     variant: Variant { naming: Naming::Pangu, query_layer: true, ..Variant::PLAIN },
     ..GPT2
 };
+const GEMMA: Shape =
+    Shape { variant: Variant { zero_centered_norms: true, ..Variant::PLAIN }, qk_norm: true, ..QWEN2 };
 /// A window in the first layer alone, and queries that grow, after a rotation of their own; no rotation in the second.
 fn mixed() -> Shape {
     let rope = Rope { theta: 7.0, ..LLAMA.rope };
@@ -112,6 +114,7 @@ fn every_gradient_is_the_finite_difference() {
         LLAMA,
         QWEN2,
         QWEN3,
+        GEMMA,
         GPT2,
         UNTIED_GPT2,
         BLOOM,
