@@ -17,6 +17,10 @@
 
 mod quantised;
 
+use half::slice::HalfFloatSliceExt;
+use half::vec::HalfFloatVecExt;
+use half::{bf16, f16};
+
 /// Storage type of a tensor. Kernels accumulate in f32 for every type; it affects memory traffic and rounding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Element {
@@ -96,16 +100,16 @@ impl Element {
     /// Of `U32`: rounding to it would change the values; its bytes are those of the words.
     #[track_caller]
     pub fn encode_row(self, values: &[f32], out: &mut Vec<u8>) {
-        let pad = self.stride(values.len() as u32) as usize - values.len();
-        let padded = values.iter().copied().chain(std::iter::repeat_n(0.0, pad));
+        let end = out.len() + self.bytes_of(self.stride(values.len() as u32).into()) as usize;
         match self {
-            Self::F32 => padded.for_each(|v| out.extend(v.to_le_bytes())),
-            Self::F16 => padded.for_each(|v| out.extend(half::f16::from_f32(v).to_le_bytes())),
-            Self::Bf16 => padded.for_each(|v| out.extend(half::bf16::from_f32(v).to_le_bytes())),
+            Self::F32 => out.extend_from_slice(bytemuck::cast_slice(values)),
+            Self::F16 => out.extend_from_slice(bytemuck::cast_slice(&Vec::<f16>::from_f32_slice(values))),
+            Self::Bf16 => out.extend_from_slice(bytemuck::cast_slice(&Vec::<bf16>::from_f32_slice(values))),
             Self::U32 => panic!("u32 tensors hold words, not values: write the words themselves"),
             Self::Nf4 => quantised::nf4_row(values, out),
             Self::Int8 => quantised::int8_row(values, out),
         }
+        out.resize(end, 0);
     }
 
     /// The values in bytes written by [`encode_row`](Self::encode_row), padding included.
@@ -115,15 +119,9 @@ impl Element {
     #[track_caller]
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         match self {
-            Self::F32 => {
-                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-            }
-            Self::F16 => {
-                bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
-            }
-            Self::Bf16 => {
-                bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
-            }
+            Self::F32 => bytemuck::pod_collect_to_vec(bytes),
+            Self::F16 => bytemuck::pod_collect_to_vec::<_, f16>(bytes).to_f32_vec(),
+            Self::Bf16 => bytemuck::pod_collect_to_vec::<_, bf16>(bytes).to_f32_vec(),
             Self::U32 => panic!("u32 tensors hold words, not values: read the words themselves"),
             Self::Nf4 => quantised::nf4_values(bytes),
             Self::Int8 => quantised::int8_values(bytes),

@@ -104,16 +104,16 @@ impl Permutation {
     }
 }
 
-fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+fn philox4x32_10([mut a, mut b, mut c, mut d]: [u32; 4], [mut key, mut other_key]: [u32; 2]) -> [u32; 4] {
     const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
     const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
     for _ in 0..10 {
-        let [low0, high0] = halves(MULTIPLIERS[0] * u64::from(counter[0]));
-        let [low1, high1] = halves(MULTIPLIERS[1] * u64::from(counter[2]));
-        counter = [high1 ^ counter[1] ^ key[0], low1, high0 ^ counter[3] ^ key[1], low0];
-        key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        let (of_a, of_c) = (MULTIPLIERS[0] * a as u64, MULTIPLIERS[1] * c as u64);
+        (a, b) = ((of_c >> 32) as u32 ^ b ^ key, of_c as u32);
+        (c, d) = ((of_a >> 32) as u32 ^ d ^ other_key, of_a as u32);
+        (key, other_key) = (key.wrapping_add(WEYL[0]), other_key.wrapping_add(WEYL[1]));
     }
-    counter
+    [a, b, c, d]
 }
 
 fn halves(value: u64) -> [u32; 2] {

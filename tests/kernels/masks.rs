@@ -44,10 +44,11 @@ impl Mask {
         let words = DropoutWords { seed, site, step, micro_step };
         let (p, mut values) = (f64::from(probability), Vec::with_capacity(ROWS * COLS));
         for row in 0..ROWS {
-            for col in 0..COLS {
-                let [vector, group] = index(row, col / 4);
-                let is_dropped = words.at(vector, group)[col % 4] < threshold;
-                values.push((f64::from(u8::from(is_dropped)) - p) / (p * (1.0 - p)).sqrt());
+            for group in 0..COLS.div_ceil(4) {
+                let [vector, number] = index(row, group);
+                let of_row = &words.at(vector, number)[..(COLS - 4 * group).min(4)];
+                let is_dropped = of_row.iter().map(|word| f64::from(u8::from(*word < threshold)));
+                values.extend(is_dropped.map(|dropped| (dropped - p) / (p * (1.0 - p)).sqrt()));
             }
         }
         let fourth_moment = ((1.0 - p).powi(3) + p.powi(3)) / (p * (1.0 - p));

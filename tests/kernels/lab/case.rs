@@ -2,6 +2,7 @@
 
 use super::{GUARD, allowed, unpadded};
 use ::reference::random::Random;
+use ::reference::storage::narrowed;
 use gristmill::device::Job;
 use gristmill::element::Element;
 use gristmill::kernels::{Capabilities, Tier};
@@ -105,7 +106,7 @@ impl Case {
 
     /// A tensor of random values, rounded to `element`.
     pub fn input(&mut self, rows: u32, cols: u32, element: Element) -> Input {
-        let values: Vec<f64> = (0..rows * cols).map(|_| self.normal()).collect();
+        let values = self.random.near_normals((rows * cols) as usize);
         self.input_of(&values, rows, cols, element)
     }
 
@@ -113,8 +114,7 @@ impl Case {
     pub fn input_of(&mut self, values: &[f64], rows: u32, cols: u32, element: Element) -> Input {
         let mut bytes = Vec::new();
         for row in values.chunks(cols as usize) {
-            let row: Vec<f32> = row.iter().map(|&v| v as f32).collect();
-            element.encode_row(&row, &mut bytes);
+            element.encode_row(&narrowed(row), &mut bytes);
         }
         let tensor = self.placed(rows, cols, element, &bytes);
         let values = unpadded(&element.decode(&bytes), &tensor);

@@ -15,6 +15,7 @@ pub use case::{Case, Input};
 pub use interpreted::{Barrier, Coverage, covering};
 pub use run::{check, check_matrices, check_tier, check_units, takes_all};
 
+use ::reference::storage::widened;
 use gristmill::element::Element;
 use gristmill::record::Tensor;
 
@@ -58,6 +59,9 @@ pub fn order_by_id(ids: &[u32]) -> Vec<u32> {
 }
 
 fn unpadded(padded: &[f32], tensor: &Tensor) -> Vec<f64> {
-    let rows = padded.chunks(tensor.stride as usize);
-    rows.flat_map(|row| row[..tensor.cols as usize].iter().map(|&v| v as f64)).collect()
+    let mut values = Vec::with_capacity(tensor.rows as usize * tensor.cols as usize);
+    for row in padded.chunks(tensor.stride as usize) {
+        values.extend(widened(&row[..tensor.cols as usize]));
+    }
+    values
 }

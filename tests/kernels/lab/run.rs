@@ -7,8 +7,9 @@ use gristmill::device::{Gpu, GpuOptions, Guard};
 use gristmill::element::Element;
 use gristmill::kernels::{Capabilities, Condition, Kernel, Matrices, Tier, Units};
 use gristmill::wgpu;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -68,11 +69,13 @@ pub fn check_matrices(name: &str, units: u32, subgroup: &dyn Fn(u32) -> u32, bui
 struct Cases<'a> {
     build: &'a dyn Fn(&mut Case),
     computed: Computed,
+    /// The kernels for each device that was asked about: a case takes longer to build than to look up.
+    kernels: RefCell<Vec<(Capabilities, Rc<[Kernel]>)>>,
 }
 
 impl<'a> Cases<'a> {
     fn of(build: &'a dyn Fn(&mut Case)) -> Self {
-        Self { build, computed: Computed::default() }
+        Self { build, computed: Computed::default(), kernels: RefCell::default() }
     }
 
     fn check_tier(&self, name: &str, tier: Tier) {
@@ -159,8 +162,15 @@ impl<'a> Cases<'a> {
     }
 
     /// The kernels of a case.
-    fn kernels(&self, capabilities: Capabilities) -> Vec<Kernel> {
-        self.case(capabilities).rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
+    fn kernels(&self, capabilities: Capabilities) -> Rc<[Kernel]> {
+        let known = self.kernels.borrow().iter().find(|(of, _)| *of == capabilities).cloned();
+        if let Some((_, kernels)) = known {
+            return kernels;
+        }
+        let dispatches = self.case(capabilities).rec.finish().dispatches;
+        let kernels: Rc<[Kernel]> = dispatches.into_iter().map(|dispatch| dispatch.kernel).collect();
+        self.kernels.borrow_mut().push((capabilities, kernels.clone()));
+        kernels
     }
 
     fn run(&self, name: &str, gpu: &Gpu, capabilities: Capabilities) -> Vec<Vec<u8>> {

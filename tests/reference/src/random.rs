@@ -22,6 +22,11 @@ impl Random {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 
+    /// `count` numbers as by [`near_normal`](Self::near_normal).
+    pub fn near_normals(&mut self, count: usize) -> Vec<f64> {
+        (0..count).map(|_| self.near_normal()).collect()
+    }
+
     /// `count` integers in 0..bound.
     pub fn below(&mut self, count: usize, bound: u32) -> Vec<u32> {
         (0..count).map(|_| ((1.0 - self.uniform()) * f64::from(bound)) as u32).collect()

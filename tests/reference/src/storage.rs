@@ -69,6 +69,16 @@ impl Storage {
     }
 }
 
+/// The f32 of a tensor in f64. Tests call this, and [`narrowed`], because this crate is optimised.
+pub fn widened(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(*value)).collect()
+}
+
+/// The values rounded to f32.
+pub fn narrowed(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|value| *value as f32).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
