@@ -17,11 +17,13 @@
 pub mod adamw;
 pub mod attention;
 pub mod balance;
+pub mod causal_conv;
 pub mod decode;
 pub mod draw;
 pub mod embedding;
 pub mod fingerprint;
 pub mod finite_difference;
+pub mod gated_delta_rule;
 pub mod gelu;
 pub mod gpt;
 pub mod grad_norm;
