@@ -304,6 +304,7 @@ fn causal(tokens: u32, window: Option<u32>) -> (Attention, f64) {
         tokens,
         is_causal: true,
         scale: 0.18,
+        soft_cap: None,
         window,
         has_alibi: false,
         head_range: None,
@@ -386,7 +387,14 @@ fn compositions(c: &mut Criterion) {
 fn decoding(c: &mut Criterion) {
     let gpu = gpu();
     for (sequences, tokens) in [(1, 1024), (8, 1024)] {
-        let shape = decode::Decode { layout: LAYOUT, tokens, scale: 0.18, window: None, has_alibi: false };
+        let shape = decode::Decode {
+            layout: LAYOUT,
+            tokens,
+            scale: 0.18,
+            soft_cap: None,
+            window: None,
+            has_alibi: false,
+        };
         row(c, &gpu, &format!("decode B={sequences} T={tokens}"), |row| {
             let (qkv, out) = (row.tensor(sequences, LAYOUT.cols(), F32), row.tensor(sequences, D, F32));
             let cache = row.tensor(sequences * tokens, shape.cache_cols(), F32);
@@ -442,7 +450,7 @@ fn losses(c: &mut Criterion) {
             let (targets, step, loss) =
                 (row.tensor(1, N, U32), row.state(StepState::default()), row.state(LossState::default()));
             let loss = CrossEntropy::new(targets, step, loss);
-            let op = OutputProjection { h, head: &[head], ranks: None };
+            let op = OutputProjection { h, head: &[head], soft_cap: None, ranks: None };
             linear_cross_entropy(
                 &mut row.rec,
                 &op,

@@ -13,6 +13,7 @@ fn main() -> gristmill::error::Result<()> {
         tokens,
         is_causal: true,
         scale: 0.125,
+        soft_cap: None,
         window: None,
         has_alibi: false,
         head_range: None,

@@ -15,6 +15,7 @@
 // tokens never exist at once. The seed depends on the targets alone and is known before the first chunk.
 // One workgroup per row; software tier: one invocation per row (lib/reduce). count_targets and sum_losses are
 // single-workgroup reductions on every tier. All sums have a fixed order.
+// capped: z = c · tanh(logit / c) (lib/soft_cap), and dz is the gradient of the logits.
 // Numerics: logits are f32 whatever type the other elements have: in 16 bits the error of a logit of 10 would be 0.02,
 // and that of its probability 2 %. dz is rounded, as a factor of two matrix products. The row maximum is subtracted
 // before exp; sums are in f32.
@@ -23,6 +24,7 @@ import package::lib::element::{Packed, store4};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_barrier, row_max, row_of, row_sum};
 import package::lib::row::keep_inside;
+@if(capped) import package::lib::soft_cap::{soft_cap_slope4, soft_capped4};
 import package::lib::step_state::{LossState, StepState};
 import package::tile::LANES;
 
@@ -38,6 +40,8 @@ struct Params {
     first_column: u32, // first column of these logits in the whole row
     part_rows: u32, // with `parts`: distance from the rows of one rank to those of the next
     parts: u32, // with `parts`: P
+    cap: f32, // with `capped`: soft cap of the logits; the next is its reciprocal
+    inverse_cap: f32,
 }
 
 // The statistics of a row of logits, or of some of its columns: the largest logit, Σ exp(z - largest), the logit of the
@@ -103,7 +107,9 @@ fn softmax_cross_entropy(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(l
         for (var i = first; i < params.stride4; i += STEP) {
             let index = vec4<u32>(4u * i) + vec4<u32>(0u, 1u, 2u, 3u);
             let onehot = select(vec4<f32>(0.0), vec4<f32>(1.0), index == vec4<u32>(target_id - params.first_column));
-            let slope = scale * (exp(load_logits(start, i) - found.x) / found.y - onehot);
+            let z = capped(load_logits(start, i));
+            var slope = scale * (exp(z - found.x) / found.y - onehot);
+            @if(capped) { slope *= soft_cap_slope4(z, params.inverse_cap); }
             store_dz(start + i, keep_inside(slope, 4u * i, params.vocab));
         }
     }
@@ -130,10 +136,11 @@ fn part_of(row: u32, lane: u32, target_id: u32) -> RowPart {
         let z = load_logits(start, i);
         most = max(most, max(max(z.x, z.y), max(z.z, z.w)));
     }
-    let largest = row_max(most, lane);
+    let largest_logit = row_max(most, lane);
+    let largest = capped(vec4<f32>(largest_logit)).x;
     var normalizer = 0.0;
     for (var i = first; i < params.stride4; i += STEP) {
-        normalizer += dot(exp(load_logits(start, i) - largest), vec4<f32>(1.0));
+        normalizer += dot(exp(capped(load_logits(start, i)) - largest), vec4<f32>(1.0));
     }
     let total = row_sum(normalizer, lane);
     var column = 0.0;
@@ -141,7 +148,7 @@ fn part_of(row: u32, lane: u32, target_id: u32) -> RowPart {
         var nearest = LOWEST; // columns count downwards from 0, so that the largest is the first
         for (var i = first; i < params.stride4; i += STEP) {
             let index = vec4<f32>(f32(params.first_column + 4u * i)) + vec4<f32>(0.0, 1.0, 2.0, 3.0);
-            let at = select(vec4<f32>(LOWEST), -index, load_logits(start, i) == vec4<f32>(largest));
+            let at = select(vec4<f32>(LOWEST), -index, load_logits(start, i) == vec4<f32>(largest_logit));
             nearest = max(nearest, max(max(at.x, at.y), max(at.z, at.w)));
         }
         column = -row_max(nearest, lane);
@@ -193,7 +200,7 @@ fn sum_losses(@builtin(local_invocation_index) lane: u32) {
 // The logit of a target; LOWEST for a target that is in no column here, as an ignored one may be.
 fn logit_of(target_id: u32, start: u32) -> f32 {
     let column = target_id - params.first_column; // targets before the first column wrap around
-    let logit = logits[start + min(column, params.vocab - 1u) / 4u][column % 4u];
+    let logit = capped(logits[start + min(column, params.vocab - 1u) / 4u])[column % 4u];
     return select(LOWEST, logit, column < params.vocab);
 }
 
@@ -201,6 +208,14 @@ fn logit_of(target_id: u32, start: u32) -> f32 {
 fn load_logits(start: u32, column4: u32) -> vec4<f32> {
     let index = vec4<u32>(4u * column4) + vec4<u32>(0u, 1u, 2u, 3u);
     return select(vec4<f32>(LOWEST), logits[start + column4], index < vec4<u32>(params.vocab));
+}
+
+// Logits as the softmax takes them; LOWEST stays what it is.
+fn capped(z: vec4<f32>) -> vec4<f32> {
+    @if(!capped) { return z; }
+    @if(capped) {
+        return select(soft_capped4(z, params.cap, params.inverse_cap), z, z == vec4<f32>(LOWEST));
+    }
 }
 
 @if(gradient && f32) fn store_dz(at: u32, value: vec4<f32>) { logits[at] = value; }

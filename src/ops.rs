@@ -39,6 +39,7 @@ pub mod rounding;
 pub mod route;
 pub mod row_gate;
 pub mod sgd;
+mod soft_cap;
 pub mod spread;
 pub mod squares;
 pub mod step_state;

@@ -113,6 +113,7 @@ fn attention_of(context: &Context, tokens: u32, layout: HeadLayout) {
         tokens,
         is_causal: true,
         scale: 0.125,
+        soft_cap: None,
         window: None,
         has_alibi: false,
         head_range: None,

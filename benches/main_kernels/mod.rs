@@ -33,6 +33,7 @@ fn attentions(head_dim: u32) -> Vec<(String, Kernel)> {
         tokens: LARGE,
         is_causal: true,
         scale: 0.125,
+        soft_cap: None,
         window: None,
         has_alibi: false,
         head_range: None,
@@ -40,7 +41,7 @@ fn attentions(head_dim: u32) -> Vec<(String, Kernel)> {
     };
     attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
     attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
-    let shape = Decode { layout, tokens: 1, scale: 0.125, window: None, has_alibi: false };
+    let shape = Decode { layout, tokens: 1, scale: 0.125, soft_cap: None, window: None, has_alibi: false };
     let cache = rec.tensor("cache", LARGE, shape.cache_cols(), F32);
     let positions = rec.tensor("positions", 1, LARGE, U32);
     decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);

@@ -68,8 +68,8 @@ pub fn rope(rec: &mut Recorder, x: Tensor, cos: Tensor, sin: Tensor, head_dim: u
 #[track_caller]
 pub fn attention(rec: &mut Recorder, qkv: Tensor, out: Tensor, shape: &Attention) {
     assert!(
-        shape.is_causal && shape.window.is_none() && !shape.has_alibi,
-        "only causal attention without a window and ALiBi has an unfused version"
+        shape.is_causal && shape.window.is_none() && shape.soft_cap.is_none() && !shape.has_alibi,
+        "only causal attention without a window, a soft cap and ALiBi has an unfused version"
     );
     let Attention { tokens, scale, .. } = *shape;
     let HeadLayout { heads, head_dim, value_dim, .. } = shape.layout;

@@ -35,6 +35,8 @@ struct Params {
     query_angles: u32, // from the angles of k to those of q
     parts: u32, // workgroups for a head
     part_keys: u32, // keys of each
+    cap: f32, // with `capped`: soft cap of scores, times log2 e; the next is its reciprocal
+    inverse_cap: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -43,6 +43,8 @@ struct Params {
     rows: u32, // N
     parts: u32, // number of parts of dq, with `split`
     share: u32, // query heads whose gradients for keys and values one workgroup sums
+    cap: f32, // with `capped`: soft cap of scores, times log2 e; the next is its reciprocal
+    inverse_cap: f32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

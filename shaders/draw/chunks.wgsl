@@ -21,6 +21,8 @@ struct Params {
     chunks: u32, // C, of a sequence
     sorted_stride: u32,
     pairs: u32, // pairs of bits in C - 1
+    cap: f32, // with `capped`: soft cap of the logits; the next is its reciprocal
+    inverse_cap: f32,
 }
 
 struct SamplingState {

@@ -1,6 +1,7 @@
 // Sorts the tokens of each chunk of CHUNK by their logits (tensors in draw/chunks.wgsl):
 //
-//   logits (B, V) f32   read; those of tokens that have occurred are penalised
+//   logits (B, V) f32   read; with `capped`, capped softly (lib/soft_cap); those of tokens that have occurred are
+//                       penalised
 //
 // A workgroup sorts a chunk. The place of a token is the number of those that are not after it, which each invocation
 // counts for 4 tokens at a time; the sum of weights is theirs, in the order of their numbers, so it never decreases from
@@ -13,6 +14,7 @@ import package::draw::chunks::{LOWEST, logit_of, params, sampling, seen, sorted,
 import package::lib::bits::{INFINITY, is_beyond, order_of};
 import package::lib::grid::linear_index;
 import package::lib::reduce::row_max;
+@if(capped) import package::lib::soft_cap::soft_capped4;
 import package::tile::{CHUNK, LANES};
 
 @group(0) @binding(4) var<storage, read> logits: array<vec4<f32>>;
@@ -39,9 +41,11 @@ fn sort(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
         keys[g] = vec4<u32>(0u);
         if (first < params.vocab) {
             let loaded = logits[sequence * params.logits_stride + first / 4u];
+            @if(!capped) let capped = loaded;
+            @if(capped) let capped = soft_capped4(loaded, params.cap, params.inverse_cap);
             let bits = seen[sequence * params.seen_stride + first / 32u] >> (first % 32u);
             for (var e = 0u; e < 4u; e++) {
-                var logit = loaded[e];
+                var logit = capped[e];
                 if (((bits >> e) & 1u) == 1u) {
                     logit *= select(sampling.repetition_penalty, 1.0 / sampling.repetition_penalty, logit > 0.0);
                 }

@@ -170,6 +170,7 @@ fn attentions(harness: &mut Harness<'_>, layout: HeadLayout, labels: [&'static s
         tokens: N,
         is_causal: true,
         scale: 0.2,
+        soft_cap: None,
         window: None,
         has_alibi: false,
         head_range: None,
@@ -190,7 +191,7 @@ fn loss(harness: &mut Harness<'_>) {
     let ids = harness.job.integers(&targets);
     let step = harness.job.state(StepState { loss_scale: 1.0, ..StepState::default() });
     let loss = CrossEntropy { ignore: targets[5], ..CrossEntropy::new(ids, step, loss) };
-    let op = OutputProjection { h, head: &[head], ranks: None };
+    let op = OutputProjection { h, head: &[head], soft_cap: None, ranks: None };
     let gradient = HeadGradient { parts: &[dhead], accumulate: true };
     linear_cross_entropy(&mut harness.job.rec, &op, &loss, dh, Some(gradient));
     harness.compare("cross_entropy dh", dh);

@@ -158,6 +158,11 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     if window.is_some() && windows.contains(&None) || class.windows() == Windows::Unrotated {
         config.insert("layer_types".into(), types);
     }
+    for (key, cap) in
+        [("attn_logit_softcapping", model.score_cap), ("final_logit_softcapping", model.logit_cap)]
+    {
+        config.extend(cap.map(|cap| (key.to_string(), cap.into())));
+    }
     let rotates: Vec<u8> = layers.iter().map(|layer| layer.rotates.into()).collect();
     if rotates.contains(&0) {
         config.insert("no_rope_layers".into(), rotates.into());

@@ -154,7 +154,7 @@ impl GenerateRecordings {
         let draw = {
             let mut rec = Recorder::new("draw", capabilities);
             rec.enter("draw");
-            draw(&mut rec, &draws);
+            draw(&mut rec, &draws, config.logit_cap.map(|cap| cap as f32));
             rec.try_finish()?
         };
         let programs = GeneratePrograms { prefills, step, draw };

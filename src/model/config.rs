@@ -84,6 +84,10 @@ pub struct ModelConfig {
     /// Added to the squared length of each row of the head; the row is divided by the root of the sum (Baichuan 2, Yang
     /// et al. 2023, section 2.3). `None`: rows are not divided.
     pub head_epsilon: Option<f64>,
+    /// Soft cap c of the attention scores: c · tanh(score / c) (Gemma 2, 2024, section 2).
+    pub score_cap: Option<f64>,
+    /// Soft cap of the logits.
+    pub logit_cap: Option<f64>,
     /// Dropout probability of the attention weights.
     pub attention_dropout: f64,
     /// Dropout probability of the outputs of attention and feed-forward network.
@@ -195,6 +199,8 @@ impl ModelConfig {
             qk_norm: false,
             embedding_norm: false,
             head_epsilon: None,
+            score_cap: None,
+            logit_cap: None,
             attention_dropout: 0.0,
             hidden_dropout: 0.0,
             embedding_dropout: 0.0,

@@ -58,7 +58,8 @@ impl Gpt<Parameter> {
         let h = self.normed(tape, ctx, x);
         let h = ctx.all_rows(tape, h); // (N, D)
         let unit_epsilon = ctx.config.head_epsilon.map(|epsilon| epsilon as f32);
-        let form = HeadForm { unit_epsilon, ranks: ctx.vocabulary_ranks() };
+        let soft_cap = ctx.config.logit_cap.map(|cap| cap as f32);
+        let form = HeadForm { unit_epsilon, soft_cap, ranks: ctx.vocabulary_ranks() };
         tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), loss, form));
         let ahead = ctx.training().and_then(|training| training.ahead_loss);
         if let (Some(config), Some(ahead)) = (ctx.config.multi_token, ahead) {
@@ -245,7 +246,7 @@ impl LearnedQueries<Parameter> {
     }
 }
 
-/// softmax(q kᵀ / √C) v of packed `qkv` (N, (H + 2 G)·C), or of its newest tokens against a cache: (N, H·C). With
+/// softmax(scale · q kᵀ) v of packed `qkv` (N, (H + 2 G)·C), or of its newest tokens against a cache: (N, H·C). With
 /// `rope`, q and k are rotated first.
 fn attend(
     tape: &mut Tape<'_, '_>,
@@ -264,11 +265,20 @@ fn attend(
     if let Mode::Prefill(caches) = ctx.mode {
         tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer], &sizes));
     }
-    let Decode { layout, tokens, scale, window, has_alibi } = sizes;
+    let Decode { layout, tokens, scale, soft_cap, window, has_alibi } = sizes;
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));
     let head_range = ctx.head_range();
-    let attention =
-        Attention { layout, tokens, is_causal: true, scale, window, has_alibi, head_range, dropout };
+    let attention = Attention {
+        layout,
+        tokens,
+        is_causal: true,
+        scale,
+        soft_cap,
+        window,
+        has_alibi,
+        head_range,
+        dropout,
+    };
     let largest = ctx.largest_scores(layer);
     tape.scope("flash_attention", |tape| tape.attention(qkv, ctx.batch.documents, attention, largest))
 }

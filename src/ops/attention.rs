@@ -17,6 +17,7 @@ use self::tile::Pass;
 use super::dropout::{Dropout, DropoutState};
 use super::heads::HeadLayout;
 use super::largest::largest;
+use super::soft_cap::cap_and_inverse;
 use crate::element::{Element, stride_of};
 use crate::kernels::{Condition, Kernel};
 use crate::record::{Binding, Recorder, State, Tensor};
@@ -32,6 +33,8 @@ pub struct Attention {
     pub is_causal: bool,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f32,
+    /// Soft cap of the scaled scores, c · tanh(score / c), before masks and ALiBi; `None`: none.
+    pub soft_cap: Option<f32>,
     /// Sliding window: a query attends to this many tokens, itself included; `None`: to all. Needs causal attention.
     pub window: Option<u32>,
     /// Whether a score loses slope · (i - j) at query i and key j (ALiBi, Press et al. 2022), where the slope depends
@@ -96,6 +99,8 @@ crate::params! {
         rows: u32,
         parts: u32,
         share: u32,
+        cap: f32,
+        inverse_cap: f32,
     }
 }
 
@@ -111,7 +116,7 @@ pub struct AttentionTensors {
     /// The bounds of documents; `None`: each sequence is one document.
     pub documents: Option<DocumentBounds>,
     /// Where the forward pass writes the largest score of each query among the keys that it sees (N, heads), f32 and
-    /// laid out as `lse`: the value that enters the softmax, scaled and with ALiBi's part subtracted.
+    /// laid out as `lse`: the value that enters the softmax, scaled, capped and with ALiBi's part subtracted.
     pub logits: Option<Tensor>,
 }
 
@@ -176,6 +181,8 @@ impl Attention {
         let AttentionTensors { qkv, out, lse, documents, .. } = *tensors;
         let head_range = self.head_range.unwrap_or(HeadRange { first: 0, of: self.layout.heads });
         let offset_of = |row: Option<Tensor>| row.map_or(0, |row| 4 * row.offset4());
+        // Kernels keep scores in units of log2 e.
+        let [cap, inverse_cap] = cap_and_inverse(self.soft_cap, std::f32::consts::LOG2_E);
         let Mask { site: dropout_site, seed: [seed_low, seed_high], threshold, factor } = self.mask();
         Params {
             tokens: self.tokens,
@@ -210,6 +217,8 @@ impl Attention {
             rows: qkv.rows,
             parts: 0,
             share: self.layout.group(),
+            cap,
+            inverse_cap,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::heads::HeadLayout;
 use super::rope::Rope;
+use super::soft_cap::cap_and_inverse;
 use super::{per_item, shared_rows};
 use crate::element::Element;
 use crate::kernels::{Capabilities, Condition, Tier};
@@ -16,6 +17,8 @@ pub struct Decode {
     pub tokens: u32,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f32,
+    /// Soft cap of the scaled scores, as in [`Attention::soft_cap`](super::attention::Attention::soft_cap).
+    pub soft_cap: Option<f32>,
     /// Sliding window: a query attends to this many tokens, itself included; `None`: to all.
     pub window: Option<u32>,
     /// Whether scores decrease with the distance of the key, as in
@@ -48,6 +51,8 @@ crate::params! {
         query_angles: u32,
         parts: u32,
         part_keys: u32,
+        cap: f32,
+        inverse_cap: f32,
     }
 }
 
@@ -104,6 +109,7 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     let is_split = params.parts > 1;
     let kernel = kernel
         .condition(Condition::Alibi, shape.has_alibi)
+        .condition(Condition::Capped, shape.soft_cap.is_some())
         .condition(Condition::Prefetched, prefetches(shape, qkv.element, capabilities))
         .condition(Condition::Rotated, rope.is_some())
         .condition(Condition::Interleaved, rope.is_some_and(|(rope, _)| rope.is_interleaved))
@@ -176,6 +182,7 @@ fn params(tensors: &DecodeTensors, shape: &Decode, part_keys: u32) -> Params {
         rope.assert_fits(&layout, *cos_sin);
     }
     let table = rope.map(|(_, cos_sin)| cos_sin);
+    let [cap, inverse_cap] = cap_and_inverse(shape.soft_cap, std::f32::consts::LOG2_E);
     Params {
         sequences: qkv.rows,
         tokens,
@@ -200,5 +207,7 @@ fn params(tensors: &DecodeTensors, shape: &Decode, part_keys: u32) -> Params {
         query_angles: rope.map_or(0, |(rope, cos_sin)| rope.query_angles(cos_sin)),
         parts: tokens.div_ceil(part_keys),
         part_keys,
+        cap,
+        inverse_cap,
     }
 }

@@ -1,8 +1,9 @@
 //! Drawing the next token of each sequence from its logits, on the device.
 
+use super::soft_cap::cap_and_inverse;
 use super::{long_rows, shared_rows, sharing};
 use crate::element::Element::{F32, U32};
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, State, Tensor, fold_grid};
 
 /// Number of draws whose tokens the device keeps until the host has read them.
@@ -19,6 +20,8 @@ crate::params! {
         chunks: u32,
         sorted_stride: u32,
         pairs: u32,
+        cap: f32,
+        inverse_cap: f32,
     }
 }
 
@@ -70,9 +73,9 @@ const PASSES: u64 = 64;
 /// Words of the sorted rows of one launch, 16 MiB, unless a row has more.
 const SORTED_WORDS: u32 = 1 << 22;
 
-/// Draws a token for each row of `logits` and counts it.
+/// Draws a token for each row of `logits`, under a soft cap if there is one, and counts it.
 #[track_caller]
-pub fn draw(rec: &mut Recorder, tensors: &DrawTensors) {
+pub fn draw(rec: &mut Recorder, tensors: &DrawTensors, soft_cap: Option<f32>) {
     let DrawTensors { logits, sampling, sequences, seen, token, position, drawn } = *tensors;
     let (batch, vocab) = (logits.rows, logits.cols);
     assert!((1..1 << 24).contains(&vocab), "a vocabulary of {vocab} tokens is not counted exactly");
@@ -93,6 +96,7 @@ pub fn draw(rec: &mut Recorder, tensors: &DrawTensors) {
         drawn.cols
     );
     let capabilities = rec.capabilities();
+    let [cap, inverse_cap] = cap_and_inverse(soft_cap, 1.0);
     let (lanes, chunk) = match capabilities.tier {
         Tier::Software => (capabilities.software_workgroup, 64),
         Tier::Portable | Tier::Matrix => (64, 256),
@@ -112,10 +116,13 @@ pub fn draw(rec: &mut Recorder, tensors: &DrawTensors) {
             chunks,
             sorted_stride: sorted.stride,
             pairs: (32 - (chunks - 1).leading_zeros()).div_ceil(2),
+            cap,
+            inverse_cap,
         };
         let with_constants = |kernel: Kernel| kernel.constant("CHUNK", chunk).constant("DRAWS", DRAWS);
         let kernel = Kernel::new("draw/sort", "sort", F32).constant("LANES", lanes);
-        let kernel = with_constants(kernel.condition(sharing(capabilities), true));
+        let kernel = kernel.condition(sharing(capabilities), true);
+        let kernel = with_constants(kernel.condition(Condition::Capped, soft_cap.is_some()));
         let sampling = SamplingState::bind("sampling", sampling);
         let (seen, sorted) = (seen.bind("seen", U32), sorted.bind("sorted", U32));
         let bindings = [logits.bind("logits", F32), sampling, seen, sorted];

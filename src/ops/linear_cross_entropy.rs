@@ -2,6 +2,7 @@
 
 use super::matmul::{Epilogue, Layout, matmul};
 use super::matrix_ranks::MatrixRanks;
+use super::soft_cap::cap_and_inverse;
 use super::step_state::{LossState, StepState};
 use super::{fold, long_rows, per_row};
 use crate::element::{Element, stride_of};
@@ -24,6 +25,8 @@ crate::params! {
         first_column: u32,
         part_rows: u32,
         parts: u32,
+        cap: f32,
+        inverse_cap: f32,
     }
 }
 
@@ -78,6 +81,8 @@ pub struct OutputProjection<'a> {
     pub h: Tensor,
     /// Head (V, D), of the element of `h`, in parts of whole rows; every part but the last has a multiple of 4 rows.
     pub head: &'a [Tensor],
+    /// Soft cap of the logits, c · tanh(logit / c); `None`: none.
+    pub soft_cap: Option<f32>,
     /// The ranks that share the vocabulary, of which `head` is this rank's part; `None`: `head` is the whole. They
     /// exchange four numbers for each row. `dh` is then one term of a sum over the ranks.
     pub ranks: Option<&'a MatrixRanks>,
@@ -254,6 +259,7 @@ fn softmax(
     bindings.extend(parts.map(|parts| parts.bind("parts", Element::F32)));
     let kernel = kernel
         .condition(Condition::Accuracy, correct.is_some())
+        .condition(Condition::Capped, op.soft_cap.is_some())
         .condition(Condition::Parts, parts.is_some())
         .condition(Condition::Gradient, dlogits.is_some());
     rec.dispatch(kernel, &bindings, &params(op, loss, logits.rows, first), grid);
@@ -283,14 +289,18 @@ fn exchanged_parts(
         logits.bind("logits", Element::F32),
         own.bind("own_parts", Element::F32),
     ];
-    let kernel = kernel.condition(Condition::Accuracy, loss.correct.is_some());
+    let kernel = kernel
+        .condition(Condition::Accuracy, loss.correct.is_some())
+        .condition(Condition::Capped, op.soft_cap.is_some());
     rec.dispatch(kernel, &bindings, &params(op, loss, logits.rows, first), grid);
     let all = rec.tensor("parts", ranks.size() * logits.rows, 4, Element::F32);
     ranks.gather_rows(rec, own, all);
     all
 }
 
+#[track_caller]
 fn params(op: &OutputProjection<'_>, loss: &CrossEntropy, rows: u32, first_token: u32) -> Params {
+    let [cap, inverse_cap] = cap_and_inverse(op.soft_cap, 1.0);
     Params {
         first_column: op.ranks.map_or(0, |ranks| ranks.place as u32 * vocab(op)),
         part_rows: rows,
@@ -303,6 +313,8 @@ fn params(op: &OutputProjection<'_>, loss: &CrossEntropy, rows: u32, first_token
         inverse_accumulation: 1.0 / loss.accumulation as f32,
         factor: loss.factor,
         divisor: if loss.is_per_token { op.h.rows as f32 } else { 0.0 },
+        cap,
+        inverse_cap,
     }
 }
 

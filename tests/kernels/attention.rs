@@ -25,6 +25,7 @@ const BASE: Row = Row {
     causal: true,
     window: None,
     documents: &[],
+    soft_cap: None,
     alibi: false,
     dropout: 0.0,
     element: F32,
@@ -33,7 +34,7 @@ const BASE: Row = Row {
 
 /// Covers each head size, sequence length, grouping of heads and storage type, but not each combination. Large sizes
 /// are combined with small ones, because a software driver takes seconds to compile the largest kernels.
-const ROWS: [Row; 25] = [
+const ROWS: [Row; 30] = [
     BASE,
     Row { batch: 3, tokens: 1, dims: (4, 4), ..BASE },
     Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, ..BASE },
@@ -69,6 +70,20 @@ const ROWS: [Row; 25] = [
     Row { tokens: 67, heads: (8, 8), dims: (4, 4), window: Some(40), alibi: true, element: Bf16, ..BASE },
     Row { tokens: 130, heads: (3, 1), dims: (12, 8), documents: &[1, 40, 3, 86], alibi: true, ..BASE },
     Row { heads: (12, 4), alibi: true, ..EVERYTHING },
+    // Caps below, at and above most scores.
+    Row { tokens: 130, heads: (4, 2), dims: (12, 20), soft_cap: Some(0.5), ..BASE },
+    Row {
+        tokens: 35,
+        heads: (2, 1),
+        dims: (36, 4),
+        causal: false,
+        soft_cap: Some(1.5),
+        element: F16,
+        ..BASE
+    },
+    Row { batch: 1, tokens: 257, heads: (1, 1), dims: (4, 12), soft_cap: Some(50.0), element: Bf16, ..BASE },
+    Row { soft_cap: Some(1.5), ..EVERYTHING },
+    Row { heads: (12, 4), soft_cap: Some(1.0), alibi: true, ..EVERYTHING },
 ];
 
 /// Values of another size than keys, a window, packed documents and dropout.
@@ -96,6 +111,7 @@ struct Row {
     dims: (u32, u32),
     causal: bool,
     window: Option<u32>,
+    soft_cap: Option<f32>,
     alibi: bool,
     /// Lengths of the documents in a sequence; empty if the sequence is one document.
     documents: &'static [u32],
@@ -108,11 +124,24 @@ struct Row {
 
 impl std::fmt::Display for Row {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { batch, tokens, heads, dims, causal, window, alibi, documents, dropout, element, powers } =
-            self;
+        let Self {
+            batch,
+            tokens,
+            heads,
+            dims,
+            causal,
+            window,
+            alibi,
+            documents,
+            dropout,
+            element,
+            powers,
+            ..
+        } = self;
         let mask = if *causal { "causal" } else { "full" };
         write!(f, "{batch}x{tokens} heads {heads:?} of {dims:?} {mask} {element:?}")?;
         window.iter().try_for_each(|window| write!(f, " window {window}"))?;
+        self.soft_cap.iter().try_for_each(|cap| write!(f, " capped at {cap}"))?;
         if *alibi {
             write!(f, " alibi")?;
         }
@@ -138,6 +167,7 @@ impl Row {
             tokens: self.tokens,
             is_causal: self.causal,
             scale: 2f32.powi(-2 * self.powers.0) / (self.dims.0 as f32).sqrt(),
+            soft_cap: self.soft_cap,
             window: self.window,
             has_alibi: self.alibi,
             head_range: None,
@@ -154,6 +184,7 @@ impl Row {
             value_dim: self.dims.1 as usize,
             causal: self.causal,
             scale: f64::from(self.shape().scale),
+            soft_cap: self.soft_cap.map(f64::from),
             window: self.window.map(|window| window as usize),
             starts: (!self.documents.is_empty()).then_some(starts),
             factors: (!factors.is_empty()).then_some(factors),
@@ -219,7 +250,14 @@ impl Row {
 
     /// The error allowed to results of the elements' type.
     fn allowed(&self) -> f64 {
-        allowed(self.element, self.terms())
+        allowed(self.element, self.terms()) + 2.0 * self.of_cap()
+    }
+
+    /// The error of a score that a soft cap adds, which is below 2^-21 of the cap: of tanh 2.8e-7
+    /// (shaders/lib/soft_cap.wgsl), of its division 1.5e-7 (2.5 units in the last place, as WGSL permits), and of two
+    /// products. A weight has it as a relative error, and of two weights whose errors differ a mean of values has both.
+    fn of_cap(&self) -> f64 {
+        self.soft_cap.map_or(0.0, |cap| f64::from(cap) * 2f64.powi(-21))
     }
 
     /// The files of the kernels of both passes.
@@ -318,6 +356,10 @@ pub fn attention_at_the_sizes_of_a_gpu() {
         Row { dims: (256, 256), alibi: true, batch: 1, ..EVERYTHING },
         Row { batch: 1, tokens: 2000, heads: (1, 1), dims: (4, 4), ..BASE },
         Row { batch: 1, tokens: 2000, heads: (2, 1), dims: (4, 4), alibi: true, ..BASE },
+        Row { batch: 1, tokens: 70, heads: (1, 1), dims: (128, 128), soft_cap: Some(1.5), ..BASE },
+        Row { batch: 1, dims: (64, 64), soft_cap: Some(1.5), ..EVERYTHING },
+        Row { batch: 1, dims: (256, 256), soft_cap: Some(1.5), ..EVERYTHING },
+        Row { batch: 1, tokens: 70, heads: (2, 1), dims: (256, 256), soft_cap: Some(1.5), ..BASE },
     ];
     for (i, row) in rows.iter().enumerate() {
         if i % 2 == 0 || takes_all() {
@@ -413,11 +455,12 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
     let sizes = row.sizes(case, &want_out, &terms);
     let (columns, allowed_out) = (0..row.shape().layout.out_cols(), (size * size) * row.allowed());
     case.expect_terms("plain out", plain, columns.clone(), want_out.clone(), allowed_out, sizes.clone());
-    case.expect("plain lse", plain_lse, want_lse.clone(), allowed(F32, row.terms()));
-    case.expect("logits", logits, want_logits, allowed(F32, row.terms()));
+    let of_scores = allowed(F32, row.terms()) + row.of_cap();
+    case.expect("plain lse", plain_lse, want_lse.clone(), of_scores);
+    case.expect("logits", logits, want_logits, of_scores);
     // A score of size s has an absolute error of some f32 roundings of s; so has its weight, relative to its size.
     case.expect_terms("out", out, columns, want_out, allowed_out, sizes);
-    case.expect("lse", lse, want_lse, allowed(F32, row.terms()));
+    case.expect("lse", lse, want_lse, of_scores);
 }
 
 #[test]

@@ -42,31 +42,36 @@ const GROWTH: QueryScaling = QueryScaling { beta: 0.2, original: 8.0 };
 pub fn a_token_attends_to_the_cache() {
     for element in [F32, F16, Bf16] {
         for shape in SHAPES {
-            check_shape(shape, false, None, element);
+            check_shape(shape, None, false, None, element);
         }
         for shape in [(6, 2, 12, 20, 131, None), (1, 1, 4, 4, 33, None), (4, 4, 16, 16, 257, Some(130))] {
-            check_shape(shape, true, None, element);
+            check_shape(shape, None, true, None, element);
+        }
+        for (shape, cap) in [((4, 2, 12, 20, 131, None), 1.0), ((2, 1, 64, 4, 33, Some(7)), 30.0)] {
+            check_shape(shape, Some(cap), false, None, element);
         }
         for rotation in ROTATIONS {
-            check_shape((6, 2, 12, 20, 31, None), false, Some(rotation), element);
+            check_shape((6, 2, 12, 20, 31, None), None, false, Some(rotation), element);
         }
-        check_shape((6, 2, 16, 20, 31, None), false, Some((16, false, Some(GROWTH))), element);
+        check_shape((6, 2, 16, 20, 31, None), Some(1.0), true, Some((16, false, Some(GROWTH))), element);
     }
-    check_shape((1, 1, 4, 4, 131_072, None), false, None, F32);
+    check_shape((1, 1, 4, 4, 131_072, None), None, false, None, F32);
 }
 
 fn check_shape(
     row: (u32, u32, u32, u32, u32, Option<u32>),
+    soft_cap: Option<f32>,
     has_alibi: bool,
     rotation: Option<Rotation>,
     element: Element,
 ) {
     let (heads, kv_heads, head_dim, value_dim, tokens, window) = row;
     let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
-    let shape = Decode { layout, tokens, scale: 0.3, window, has_alibi };
+    let shape = Decode { layout, tokens, scale: 0.3, soft_cap, window, has_alibi };
     // One sequence each at the first, the last and a middle position.
     let ids = [0, tokens - 1, tokens / 2];
-    check(&format!("decode {row:?} alibi {has_alibi} rotation {rotation:?} {element:?}"), |case| {
+    let name = format!("decode {row:?} cap {soft_cap:?} alibi {has_alibi} rotation {rotation:?} {element:?}");
+    check(&name, |case| {
         let qkv = case.input(3, layout.cols(), element);
         let positions = case.integers(&ids);
         // Only the cache before each position has been written; the rest is NaN and must not be read.
@@ -114,7 +119,9 @@ fn check_shape(
                 );
             }
         });
-        case.expect("out", out, want, allowed(element, head_dim + tokens));
+        // The error of a capped score, of which a mean has two: see `of_cap` in attention.rs.
+        let of_cap = soft_cap.map_or(0.0, |cap| f64::from(cap) * 2f64.powi(-20));
+        case.expect("out", out, want, allowed(element, head_dim + tokens) + of_cap);
     });
 }
 
@@ -160,7 +167,7 @@ fn rotated(
 
 /// One query attending to the cached rows of its sequence.
 fn attend(query: &[f64], rows: &[f64], position: u32, head: u32, shape: &Decode) -> Vec<f64> {
-    let Decode { layout, scale, window, has_alibi, .. } = *shape;
+    let Decode { layout, scale, soft_cap, window, has_alibi, .. } = *shape;
     let slope = reference::attention::alibi_slope(head as usize, layout.heads as usize);
     let slope = if has_alibi { slope } else { 0.0 };
     let kv_head = (head / layout.group()) as usize;
@@ -170,6 +177,7 @@ fn attend(query: &[f64], rows: &[f64], position: u32, head: u32, shape: &Decode)
     let keys: Vec<f64> = seen.clone().flat_map(|row| row[kv_head * d..][..d].to_vec()).collect();
     let values: Vec<f64> =
         seen.flat_map(|row| row[layout.k_cols() as usize + kv_head * v..][..v].to_vec()).collect();
-    let head = reference::decode::Head { head_dim: d, value_dim: v, scale: scale as f64, slope };
+    let soft_cap = soft_cap.map(f64::from);
+    let head = reference::decode::Head { head_dim: d, value_dim: v, scale: scale as f64, soft_cap, slope };
     reference::decode::decode(query, &keys, &values, &head)
 }

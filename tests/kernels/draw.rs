@@ -7,6 +7,7 @@ use gristmill::ops::draw::{DRAWS, DrawTensors, SamplingState, draw};
 use gristmill::random::{DRAW_STREAM, Philox};
 use gristmill::record::Tensor;
 use reference::draw::{Sampling, quantiles};
+use reference::soft_cap::soft_capped;
 use std::collections::BTreeSet;
 
 /// Error of a quantile: f32 sums of up to 5,000 weights.
@@ -30,7 +31,20 @@ pub fn tokens_are_drawn_by_their_probability() {
         for way in ways {
             check(&format!("draw from {vocab}: {way:?}"), |case| {
                 let values: Vec<f64> = (0..4 * vocab).map(|_| 2.0 * case.normal()).collect();
-                check_draws(case, &values, vocab, way);
+                check_draws(case, &values, vocab, way, None);
+            });
+        }
+    }
+}
+
+/// Logits under a soft cap, which a penalty and a temperature see.
+#[test]
+pub fn tokens_are_drawn_by_capped_logits() {
+    for way in [ALL, Sampling { temperature: 0.7, top_k: 40, top_p: 0.9, repetition_penalty: 1.3 }] {
+        for (vocab, cap) in [(33, 1.5), (500, 30.0)] {
+            check(&format!("draw from {vocab} capped at {cap}: {way:?}"), |case| {
+                let values: Vec<f64> = (0..4 * vocab).map(|_| 3.0 * case.normal()).collect();
+                check_draws(case, &values, vocab, way, Some(cap));
             });
         }
     }
@@ -45,7 +59,7 @@ fn tokens_of_a_large_vocabulary_are_drawn_by_their_probability() {
     for (vocab, way) in [(50_257, ALL), (50_257, Sampling { top_k: 7, ..ALL }), (800_001, nucleus)] {
         check(&format!("draw from {vocab}: {way:?}"), |case| {
             let values: Vec<f64> = (0..4 * vocab).map(|_| 2.0 * case.normal()).collect();
-            check_draws(case, &values, vocab, way);
+            check_draws(case, &values, vocab, way, None);
         });
     }
 }
@@ -64,12 +78,14 @@ fn ties_and_broken_logits() {
         Sampling { top_k: 1, ..ALL },
         Sampling { top_p: 0.2, ..ALL },
     ] {
-        check(&format!("draw from ties: {way:?}"), |case| check_draws(case, rows.as_flattened(), 6, way));
+        check(&format!("draw from ties: {way:?}"), |case| {
+            check_draws(case, rows.as_flattened(), 6, way, None)
+        });
     }
 }
 
 /// Four sequences with some tokens seen, after `n` draws: the row of the next is not the first.
-fn check_draws(case: &mut Case, logits: &[f64], vocab: u32, way: Sampling) {
+fn check_draws(case: &mut Case, logits: &[f64], vocab: u32, way: Sampling, soft_cap: Option<f32>) {
     let batch = 4;
     let logits = case.input_of(logits, batch, vocab, F32);
     let sampling = case.state(SamplingState {
@@ -94,9 +110,10 @@ fn check_draws(case: &mut Case, logits: &[f64], vocab: u32, way: Sampling) {
         position: case.integers(&[0, 5, 9, 1]),
         drawn: case.output(1, DRAWS * batch, U32),
     };
-    draw(&mut case.rec, &tensors);
+    draw(&mut case.rec, &tensors, soft_cap);
     let tokens = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
-    let rows: Vec<Vec<f64>> = logits.values.chunks(vocab as usize).map(<[f64]>::to_vec).collect();
+    let capped = |row: &[f64]| row.iter().map(|x| soft_capped(*x, soft_cap.map(f64::from))).collect();
+    let rows: Vec<Vec<f64>> = logits.values.chunks(vocab as usize).map(capped).collect();
     let before = seen.clone();
     let drawn = tokens.clone();
     case.expect_words("token", tensors.token, move |words| {

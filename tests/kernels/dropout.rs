@@ -193,6 +193,7 @@ fn recomputed_attention_drops_the_same_weights() {
             tokens: 10,
             is_causal: true,
             scale: 0.4,
+            soft_cap: None,
             window: None,
             has_alibi: false,
             head_range: None,

@@ -8,6 +8,7 @@ use gristmill::ops::linear_cross_entropy::{
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::State;
 use gristmill::tape::{CrossEntropy, HeadForm, Parameter, Tape};
+use reference::soft_cap::soft_capped;
 use reference::storage::Storage;
 
 /// Large enough that no gradient of a logit falls below the normal numbers of f16.
@@ -25,11 +26,22 @@ fn storage(element: Element) -> Storage {
 #[test]
 pub fn linear_cross_entropy_matches_the_reference() {
     // The last one has as many classes as Qwen's vocabulary has tokens.
-    let shapes = [(1, 1, 4, 1), (33, 31, 20, 1), (130, 257, 36, 1), (65, 64, 33, 2), (3, 151_936, 4, 1)];
-    for ((tokens, vocab, width, parts), element) in
+    let shapes = [
+        (1, 1, 4, 1, None),
+        (33, 31, 20, 1, None),
+        (130, 257, 36, 1, None),
+        (65, 64, 33, 2, None),
+        (33, 31, 20, 1, Some(30.0)),
+        (130, 257, 36, 2, Some(3.0)),
+        (3, 151_936, 4, 1, None),
+    ];
+    for ((tokens, vocab, width, parts, soft_cap), element) in
         shapes.into_iter().flat_map(|shape| [F32, F16, Bf16].map(|element| (shape, element)))
     {
-        check(&format!("linear_cross_entropy {tokens}x{width} to {vocab} in {parts} {element:?}"), |case| {
+        let name = format!(
+            "linear_cross_entropy {tokens}x{width} to {vocab} in {parts} cap {soft_cap:?} {element:?}"
+        );
+        check(&name, |case| {
             let h = case.input(tokens, width, element);
             let rows = |part: u32| if part == 0 { vocab / parts } else { vocab - vocab / parts };
             let head: Vec<_> = (0..parts).map(|p| case.input(rows(p), width, element)).collect();
@@ -45,6 +57,7 @@ pub fn linear_cross_entropy_matches_the_reference() {
                 &targets,
                 ignore,
                 seed,
+                soft_cap,
                 storage(element),
             );
 
@@ -61,6 +74,7 @@ pub fn linear_cross_entropy_matches_the_reference() {
                 vocab as usize,
                 width as usize,
             );
+            let logits: Vec<f64> = logits.into_iter().map(|logit| soft_capped(logit, soft_cap)).collect();
             let loss_of = |(row, target): (&[f64], &u32)| {
                 reference::linear_cross_entropy::cross_entropy(row, &[*target], vocab as usize, ignore).0
             };
@@ -69,7 +83,8 @@ pub fn linear_cross_entropy_matches_the_reference() {
             let losses = case.input_of(&vec![f64::NAN; tokens as usize], 1, tokens, F32).tensor;
             let (head_tensors, targets) = (tensors(&head), case.integers(&targets));
             let entropy = CrossEntropy { ignore, accumulation: 4, ..CrossEntropy::new(targets, step, loss) };
-            let op = OutputProjection { h: h.tensor, head: &head_tensors, ranks: None };
+            let soft_cap = soft_cap.map(|cap| cap as f32);
+            let op = OutputProjection { h: h.tensor, head: &head_tensors, soft_cap, ranks: None };
             linear_cross_entropy(
                 &mut case.rec,
                 &op,
@@ -82,9 +97,12 @@ pub fn linear_cross_entropy_matches_the_reference() {
 
             // Two products with a softmax in between. Logits and loss are f32; their gradient is rounded here and
             // there, and where f32's errors tip the balance to different sides.
-            let bound = 2.0 * allowed(F32, vocab.max(width));
+            // A capped logit is off by 2^-21 of its cap more (`of_cap` in attention.rs): a loss by two of these, and a
+            // gradient by three, with that of the cap's derivative.
+            let of_cap = soft_cap.map_or(0.0, |cap| f64::from(cap) * 2f64.powi(-21));
+            let bound = 2.0 * (allowed(F32, vocab.max(width)) + of_cap);
             case.expect("losses", losses, want_losses, bound);
-            case.expect("dh", dh, want.dh, 2.0 * allowed(element, vocab.max(width)));
+            case.expect("dh", dh, want.dh, 2.0 * allowed(element, vocab.max(width)) + 3.0 * of_cap);
             let mut rest = &want.dw[..];
             for part in &dhead {
                 let (mine, others) = rest.split_at(part.values.len());
@@ -93,7 +111,7 @@ pub fn linear_cross_entropy_matches_the_reference() {
                     "dhead",
                     part.tensor,
                     sum(mine, &part.values),
-                    2.0 * allowed(element, tokens.max(width)),
+                    2.0 * allowed(element, tokens.max(width)) + 3.0 * of_cap,
                 );
             }
             for (name, tensor) in [("loss", loss), ("eval loss", eval_loss)] {
@@ -118,11 +136,18 @@ pub fn linear_cross_entropy_matches_the_reference() {
 /// head is in two parts where it is large enough.
 #[test]
 fn correct_predictions_are_the_references() {
-    for ((tokens, vocab, width), element) in [(1, 1, 4), (33, 31, 20), (130, 257, 36), (65, 64, 33)]
-        .into_iter()
-        .flat_map(|shape| [F32, F16, Bf16].map(|element| (shape, element)))
+    let shapes = [
+        (1, 1, 4, None),
+        (33, 31, 20, None),
+        (130, 257, 36, None),
+        (65, 64, 33, None),
+        (33, 31, 20, Some(30.0)),
+    ];
+    for ((tokens, vocab, width, soft_cap), element) in
+        shapes.into_iter().flat_map(|shape| [F32, F16, Bf16].map(|element| (shape, element)))
     {
-        check(&format!("correct predictions {tokens}x{width} of {vocab} {element:?}"), |case| {
+        let name = format!("correct predictions {tokens}x{width} of {vocab} cap {soft_cap:?} {element:?}");
+        check(&name, |case| {
             let mut whole = |rows: u32| {
                 let values: Vec<f64> = (0..rows * width).map(|_| case.normal().round()).collect();
                 case.input_of(&values, rows, width, element)
@@ -160,7 +185,8 @@ fn correct_predictions_are_the_references() {
                     case.state(LossState::default()),
                 )
             };
-            let op = OutputProjection { h: h.tensor, head: &tensors(&head), ranks: None };
+            // A cap changes no order.
+            let op = OutputProjection { h: h.tensor, head: &tensors(&head), soft_cap, ranks: None };
             linear_cross_entropy(&mut case.rec, &op, &loss, dh, None);
             let evaluated = CrossEntropy { correct: Some(eval_correct), ..loss };
             linear_cross_entropy_forward(&mut case.rec, &op, &evaluated);
@@ -191,6 +217,7 @@ fn a_head_of_unit_rows_matches_the_reference() {
                 &targets,
                 u32::MAX,
                 seed,
+                None,
                 storage,
             );
             let dhead = reference::l2_norm::l2_norm_backward(&rows, &want.dw, cols, f64::from(epsilon));
@@ -207,7 +234,7 @@ fn a_head_of_unit_rows_matches_the_reference() {
                 leaf,
                 &table,
                 &loss,
-                HeadForm { unit_epsilon: Some(epsilon), ranks: None },
+                HeadForm { unit_epsilon: Some(epsilon), ..HeadForm::default() },
             );
             let dh = tape.gradient(leaf).expect("the hidden states need a gradient");
             let bound = 2.0 * allowed(element, vocab);

@@ -111,6 +111,7 @@ fn attention_with_a_matrix_of_scores() {
             tokens,
             is_causal: true,
             scale: 0.3,
+            soft_cap: None,
             window: None,
             has_alibi: false,
             head_range: None,

@@ -66,6 +66,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             zero_centered_norms: model.zero_centered_norms,
             query_layer: model.layer(model.num_layers - 1).has_query_table,
             head_epsilon: model.head_epsilon,
+            score_cap: model.score_cap,
+            logit_cap: model.logit_cap,
         },
         window: model.layer.sliding_window,
         other_layers: Some(reference_layers(model)),

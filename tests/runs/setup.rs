@@ -42,6 +42,12 @@ impl Setup {
         Self::new(name, &format!("{layers}, {model}"))
     }
 
+    /// The same model with caps that most scores and logits of later steps come near to.
+    pub fn of_soft_caps(name: &'static str, model: &str) -> Self {
+        let caps = "n_kv_heads: 2, attn_logit_softcapping: 0.25, final_logit_softcapping: 0.75";
+        Self::new(name, &format!("{caps}, {model}"))
+    }
+
     /// The same model with queries that grow at positions 8 and 16 of 24.
     pub fn of_growing_queries(name: &'static str, model: &str) -> Self {
         let rope = "rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 8, beta_fast: 1, \

@@ -104,10 +104,13 @@ fn rotated_models_write_as_the_reference() {
     writes_as_alone_and_as_the_reference(&trained_model(Setup::new("llama", "")), &Tier::EVERYWHERE);
     let qwen = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True";
     write_as_the_reference([Setup::new("qwen", qwen), Setup::new("window", "sliding_window: 7")]);
-    let centred =
-        Setup::new("zero-centred", "layernorm_zero_centered_gamma: True, use_qk_norm: True, n_kv_heads: 2");
-    let layers = [Setup::of_layers("layers", ""), Setup::of_growing_queries("growing queries", "")];
-    for setup in layers.into_iter().chain([centred]) {
+    let layers = [
+        Setup::of_layers("layers", ""),
+        Setup::of_growing_queries("growing queries", ""),
+        Setup::of_soft_caps("soft caps", ""),
+        Setup::new("zero-centred", "layernorm_zero_centered_gamma: True, use_qk_norm: True, n_kv_heads: 2"),
+    ];
+    for setup in layers {
         writes_as_alone_and_as_the_reference(&trained_model(setup), &Tier::EVERYWHERE);
     }
     let home = tempfile::tempdir().expect("a folder");

@@ -36,6 +36,11 @@ fn layers_that_differ_follow_in_16_bits() {
 }
 
 #[test]
+fn soft_caps_follow_in_16_bits() {
+    follow(0, 6, || Setup::of_soft_caps("soft caps", "sliding_window: 7"));
+}
+
+#[test]
 fn every_option_of_llama_follows_in_16_bits() {
     let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True, \
                  rotary_interleaved: True, partial_rotary_factor: 0.5, intermediate_size: 37";

@@ -73,6 +73,14 @@ fn scaled_rotations_follow_the_reference() {
     }
 }
 
+/// Caps that change the loss, with a window and with low-rank adapters.
+#[test]
+fn soft_caps_follow_the_reference() {
+    for model in ["sliding_window: 7, tie_word_embeddings: True", "mtp_depth: 1"] {
+        follows(&Setup::of_soft_caps("soft caps", model));
+    }
+}
+
 #[test]
 fn tied_biased_normalised_grouped_shape_follows_the_reference() {
     let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True, \

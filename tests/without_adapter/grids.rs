@@ -103,6 +103,7 @@ fn attention_of(
         tokens,
         is_causal: true,
         scale: 0.125,
+        soft_cap: None,
         window: None,
         has_alibi: false,
         head_range: None,

@@ -39,12 +39,16 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, has_part
     let dropout = Dropout { probability: 0.1, seed: 0, site: 0, state, part: None };
     let everything = (Some(DocumentBounds { starts, ends }), Some(192), Some(dropout));
     let masks = [(None, None, None), everything];
-    for ((documents, window, dropout), has_alibi) in masks.into_iter().flat_map(|m| [(m, false), (m, true)]) {
+    let scores = [(false, None), (true, None), (false, Some(50.0))];
+    for ((documents, window, dropout), (has_alibi, soft_cap)) in
+        masks.into_iter().flat_map(|masks| scores.map(|score| (masks, score)))
+    {
         let shape = Attention {
             layout,
             tokens: TOKENS,
             is_causal: true,
             scale: 1.0,
+            soft_cap,
             window,
             has_alibi,
             head_range: None,
@@ -70,8 +74,11 @@ fn decode_kernels([head_dim, value_dim]: [u32; 2], element: Element) -> Vec<Kern
     let mut rec = Recorder::new("decode", Capabilities::portable());
     let [qkv, out] = [layout.cols(), layout.out_cols()].map(|cols| rec.tensor("x", SEQUENCES, cols, element));
     // The longer caches are divided.
-    for (tokens, has_alibi) in [(8, false), (8, true), (512, false), (512, true)] {
-        let shape = Decode { layout, tokens, scale: 1.0, window: None, has_alibi };
+    let scores = [(false, None), (true, None), (false, Some(50.0))];
+    for (tokens, (has_alibi, soft_cap)) in
+        [8, 512].into_iter().flat_map(|tokens| scores.map(|score| (tokens, score)))
+    {
+        let shape = Decode { layout, tokens, scale: 1.0, soft_cap, window: None, has_alibi };
         let (positions, cache) = (
             rec.tensor("positions", 1, SEQUENCES, U32),
             rec.tensor("x", SEQUENCES * tokens, shape.cache_cols(), element),

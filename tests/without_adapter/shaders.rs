@@ -65,6 +65,7 @@ fn packed_documents(capabilities: Capabilities) -> Vec<Dispatch> {
                 tokens: 16,
                 is_causal: true,
                 scale: 1.0,
+                soft_cap: None,
                 window,
                 has_alibi,
                 head_range: None,
@@ -101,8 +102,8 @@ fn backward_in_parts(capabilities: Capabilities) -> Vec<Dispatch> {
         let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
         masked_backward(capabilities, layout, tokens, masks)
     };
-    let all: Vec<u32> = (0..16).collect();
-    let narrow = of([24, 2, 36, 12], 2048, &[0, 15]);
+    let all: Vec<u32> = (0..17).chain([31]).collect();
+    let narrow = of([24, 2, 36, 12], 2048, &[0, 15, 16, 31]);
     let wide = of([24, 1, 68, 12], 2048, &[0, 15]);
     let narrowest = of([24, 1, 12, 8], 2048, &[0, 15]); // which matrices of 8 x 8 compute, too
     let longest = of([48, 1, 12, 8], 2048, &[0, 15]);
@@ -131,7 +132,7 @@ fn backward_in_parts(capabilities: Capabilities) -> Vec<Dispatch> {
     dispatches
 }
 
-/// The backward pass with masks whose bits are a window, documents, dropout and ALiBi.
+/// The backward pass with masks whose bits are a window, documents, dropout, ALiBi and a soft cap of the scores.
 fn masked_backward(
     capabilities: Capabilities,
     layout: HeadLayout,
@@ -148,12 +149,14 @@ fn masked_backward(
         let [qkv, dqkv] = [layout.cols(); 2].map(&mut tensor);
         let [out, dout] = [layout.out_cols(); 2].map(&mut tensor);
         for bits in masks {
-            let [is_windowed, is_packed, is_dropping, has_alibi] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+            let [is_windowed, is_packed, is_dropping, has_alibi, is_capped] =
+                [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
             let shape = Attention {
                 layout,
                 tokens,
                 is_causal: true,
                 scale: 1.0,
+                soft_cap: is_capped.then_some(30.0),
                 window: is_windowed.then_some(tokens - 56),
                 has_alibi,
                 head_range: None,
@@ -168,7 +171,7 @@ fn masked_backward(
             let documents = is_packed.then_some(DocumentBounds { starts, ends });
             let tensors = AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) };
             attention_backward(&mut rec, &tensors, dout, dqkv, &shape);
-            if !is_windowed && !is_packed && !has_alibi {
+            if !is_windowed && !is_packed && !has_alibi && !is_capped {
                 let shape = Attention { is_causal: false, ..shape };
                 attention_backward(&mut rec, &tensors, dout, dqkv, &shape);
             }
@@ -189,9 +192,9 @@ fn unit_rows(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Attention whose scores fall with distance, with every mask but documents, and decoding.
-fn alibi(capabilities: Capabilities) -> Vec<Dispatch> {
-    let mut rec = Recorder::new("alibi", capabilities);
+/// Attention whose scores fall with distance, or are capped softly, with every mask but documents, and decoding.
+fn other_scores(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("other scores", capabilities);
     let layout = HeadLayout { heads: 6, kv_heads: 2, head_dim: 8, value_dim: 12 };
     let [state, positions] = [DropoutState::WORDS, 16].map(|cols| rec.tensor("integers", 1, cols, U32));
     let place = Dropout { probability: 0.1, seed: 0, site: 0, state, part: None };
@@ -200,23 +203,29 @@ fn alibi(capabilities: Capabilities) -> Vec<Dispatch> {
         let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, element);
         let [qkv, dqkv] = [0; 2].map(|_| tensor(&mut rec, layout.cols()));
         let [out, dout] = [0; 2].map(|_| tensor(&mut rec, layout.out_cols()));
-        for (window, dropout) in [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))]
+        let scores = [(true, None), (false, Some(30.0)), (true, Some(30.0))];
+        let masks = [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))];
+        for ((has_alibi, soft_cap), (window, dropout)) in
+            scores.into_iter().flat_map(|score| masks.map(|masks| (score, masks)))
         {
             let shape = Attention {
                 layout,
                 tokens: 16,
                 is_causal: true,
                 scale: 1.0,
+                soft_cap,
                 window,
-                has_alibi: true,
+                has_alibi,
                 head_range: None,
                 dropout,
             };
             attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
             attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
         }
-        for tokens in [8, 512] {
-            let shape = Decode { layout, tokens, scale: 1.0, window: None, has_alibi: true };
+        for (tokens, (has_alibi, soft_cap)) in
+            [8, 512].into_iter().flat_map(|tokens| scores.map(|score| (tokens, score)))
+        {
+            let shape = Decode { layout, tokens, scale: 1.0, soft_cap, window: None, has_alibi };
             let cache = rec.tensor("cache", 16 * tokens, shape.cache_cols(), element);
             decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
         }
@@ -304,6 +313,11 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         "--monitor_config={monitor_on: True, local_norm_format: log, optimizer_state_format: log, weight_state_format: log, \
          max_attention_logit_format: log}",
     ];
+    let capped = [
+        "--model.model_config.attn_logit_softcapping=50.0",
+        "--model.model_config.final_logit_softcapping=30.0",
+        "--model.model_config.sliding_window=5",
+    ];
     let scaling = ["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True}"];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
@@ -326,6 +340,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 &latent,
                 &dropping,
                 &wide,
+                &capped,
                 &scaling,
                 &watched,
             ];
@@ -345,7 +360,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(rounded)
                 .chain(packed_documents(capabilities))
                 .chain(backward_in_parts(capabilities))
-                .chain(alibi(capabilities))
+                .chain(other_scores(capabilities))
                 .chain(unit_rows(capabilities))
                 .chain(grouped_products(capabilities))
                 .chain(products_of_few_rows(capabilities))

@@ -119,6 +119,7 @@ fn of_heads(capabilities: Capabilities) -> Vec<Dispatch> {
             tokens,
             is_causal,
             scale: 1.0,
+            soft_cap: None,
             window: None,
             has_alibi: false,
             head_range: None,
@@ -134,7 +135,7 @@ fn of_heads(capabilities: Capabilities) -> Vec<Dispatch> {
     }
     for (head_dim, tokens) in [(128, 4096), (128, TOKENS), (64, 131_072), (4, 131_072)] {
         let layout = HeadLayout { heads: 1, kv_heads: 1, head_dim, value_dim: head_dim };
-        let shape = Decode { layout, tokens, scale: 1.0, window: None, has_alibi: false };
+        let shape = Decode { layout, tokens, scale: 1.0, soft_cap: None, window: None, has_alibi: false };
         let [qkv, out] = [layout.cols(), layout.out_cols()].map(|cols| rec.tensor("x", 1, cols, F32));
         let cache = rec.tensor("cache", tokens, shape.cache_cols(), F32);
         let positions = rec.tensor("positions", 1, 1, U32);
@@ -151,7 +152,7 @@ fn of_heads(capabilities: Capabilities) -> Vec<Dispatch> {
             sampling: words(SamplingState::WORDS),
             logits: rec.tensor("logits", 1, vocab, F32),
         };
-        draw(&mut rec, &tensors);
+        draw(&mut rec, &tensors, None);
     }
     rec.finish().dispatches
 }

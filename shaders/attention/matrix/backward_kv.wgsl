@@ -27,6 +27,7 @@ import package::attention::params::params;
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::matrix::{OF_SIDE, SIDE, VECTOR};
+@if(capped) import package::lib::soft_cap::{soft_cap_slope4, soft_capped4};
 import package::tile::{D4, LANES, OPERANDS, V4};
 
 enable f16;
@@ -55,6 +56,7 @@ var<workgroup> statistics: array<Statistics, TILE>;
 @if(dropout) var<workgroup> kept: array<u32, TILE * BLOCK / 4u>; // bit r: whether the weight of key 4 i + r is kept
 
 var<private> p: array<vec4<f32>, SHARE4>; // GAIN times the lane's weights
+@if(capped) var<private> slopes_of_cap: array<vec4<f32>, SHARE4>;
 
 @compute @workgroup_size(LANES)
 fn attention_backward_kv(
@@ -217,7 +219,10 @@ fn weigh(place: Place, head: u32, key: u32, tile: u32, end: u32, factor: f32) {
         let query = tile + at + vec4<u32>(0u, 1u, 2u, 3u);
         let lse_of =
             vec4<f32>(statistics[at].lse, statistics[at + 1u].lse, statistics[at + 2u].lse, statistics[at + 3u].lse);
-        var score = factor * whole4(place, i) - lse_of + LOG2_GAIN;
+        @if(!capped) var score = factor * whole4(place, i) - lse_of + LOG2_GAIN;
+        @if(capped) let capped = soft_capped4(factor * whole4(place, i), params.cap, params.inverse_cap);
+        @if(capped) { slopes_of_cap[i] = soft_cap_slope4(capped, params.inverse_cap); }
+        @if(capped) var score = capped - lse_of + LOG2_GAIN;
         @if(alibi) { score -= slope * (f32(i32(tile + at) - i32(key)) + vec4<f32>(0.0, 1.0, 2.0, 3.0)); }
         var sees = query < vec4<u32>(end);
         @if(causal) { sees &= vec4<u32>(key) <= query; }
@@ -239,6 +244,7 @@ fn differentiate(place: Place, slope: f32) {
             dropped *= factors(place, i);
         }
         store_weights(place, GRADIENTS, i, dropped);
+        @if(capped) { p[i] *= slopes_of_cap[i]; }
         store_weights(place, QUERIES, i, slope * p[i] * (dp - delta_of));
     }
 }

@@ -29,6 +29,7 @@ import package::attention::params::params;
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::matrix::{OF_SIDE, SIDE, VECTOR};
+@if(capped) import package::lib::soft_cap::{soft_cap_slope4, soft_capped4};
 import package::tile::{D4, LANES, OPERANDS, V4};
 
 enable f16;
@@ -47,7 +48,7 @@ const END: u32 = COLUMNS_OF_KEYS + 4u * D_GROUPS * WEIGHT_STRIDE;
 
 const_assert OPERANDS == VECTOR * max(END, BLOCK * max(D_STRIDE, V_STRIDE));
 
-var<private> p: array<vec4<f32>, SHARE4>; // GAIN times the lane's weights
+var<private> p: array<vec4<f32>, SHARE4>; // GAIN times the lane's weights, and the derivative of a cap
 var<private> lse_of: f32; // of the lane's query, times log2 e
 var<private> delta_of: f32;
 
@@ -185,9 +186,12 @@ fn weigh(place: Place, head: u32, token: u32, tile: u32, first_of_row: u32, fact
     @if(alibi) let slope = alibi_slope(params.first_head + head, params.all_heads);
     for (var i = 0u; i < SHARE4; i++) {
         let key = tile + place.part * SHARE + 4u * i;
-        var score = factor * whole4(place, i) + (LOG2_GAIN - lse_of);
+        @if(!capped) var score = factor * whole4(place, i) + (LOG2_GAIN - lse_of);
+        @if(capped) let capped = soft_capped4(factor * whole4(place, i), params.cap, params.inverse_cap);
+        @if(capped) var score = capped + (LOG2_GAIN - lse_of);
         @if(alibi) { score += slope * (f32(i32(key) - i32(token)) + vec4<f32>(0.0, 1.0, 2.0, 3.0)); }
         p[i] = select(vec4<f32>(), exp2(score), is_seen(token, first_of_row, key));
+        @if(capped) { p[i] *= soft_cap_slope4(capped, params.inverse_cap); }
     }
 }
 

@@ -29,6 +29,7 @@ import package::lib::attention::{LN_2, LOWEST, MASKED};
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::element::{Packed, store4};
 import package::lib::matrix::{OF_FOUR, OF_SIDE, Right, SIDE, VECTOR};
+@if(capped) import package::lib::soft_cap::soft_capped4;
 import package::tile::{D4, LANES, OPERANDS, V4};
 
 enable f16;
@@ -213,6 +214,7 @@ fn weigh(lane: u32, place: Place, index: u32, head: u32, token: u32, tile: u32, 
     for (var i = 0u; i < SHARE4; i++) {
         let key = tile + place.part * SHARE + 4u * i;
         var score = factor * score4(place, i);
+        @if(capped) { score = soft_capped4(score, params.cap, params.inverse_cap); }
         @if(alibi) { score += slope * (f32(i32(key) - i32(token)) + vec4<f32>(0.0, 1.0, 2.0, 3.0)); }
         p[i] = select(vec4<f32>(MASKED), score, is_seen(token, first_of_row, key));
         top4 = max(top4, p[i]);

@@ -27,6 +27,7 @@ import package::attention::portable::tiles::{put_weights, row_of_share, row_of_s
 @if(split) import package::attention::portable::tiles::{Quad, RUN, memory, row_slot};
 import package::lib::attention::LOG2_E;
 @if(alibi) import package::lib::attention::alibi_slope;
+@if(capped) import package::lib::soft_cap::{soft_cap_slope4, soft_capped4};
 import package::tile::{D4, GROUPS, SHARE, V4, WIDTH};
 
 @if(split) @group(0) @binding(2) var<storage, read_write> parts: array<vec4<f32>>; // (P, N, heads · 4 D4)
@@ -126,7 +127,9 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: Rows, values: Rows, bl
         let query = tile + row_of_share(place.column, j);
         let row = head.sequence + min(query, params.tokens - 1u);
         let lse_of = LOG2_E * lse[params.lse_offset + row * params.lse_stride + head.index];
-        var score = (params.scale * LOG2_E) * s[j] - lse_of;
+        @if(!capped) var score = (params.scale * LOG2_E) * s[j] - lse_of;
+        @if(capped) let capped = soft_capped4((params.scale * LOG2_E) * s[j], params.cap, params.inverse_cap);
+        @if(capped) var score = capped - lse_of;
         @if(alibi) {
             // A slope kept from head to head, or a vector of keys, would cost registers that Intel's GPUs lack at a
             // head size of 128.
@@ -139,6 +142,7 @@ fn gather_from(lane: u32, place: Place, head: Head, keys: Rows, values: Rows, bl
         @if(dropout) let mask = select(vec4<f32>(), vec4<f32>(params.factor), is_kept_query(kept, j));
         @if(dropout) { weighted *= mask; }
         ds[j] = p[j] * (weighted - delta[row * params.delta_stride + head.index]);
+        @if(capped) { ds[j] *= soft_cap_slope4(capped, params.inverse_cap); }
         @if(dropout) { p[j] *= mask; }
     }
     put_weights(place, p, 0u);

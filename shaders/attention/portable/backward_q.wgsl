@@ -19,6 +19,7 @@ import package::attention::portable::tiles::{put_weights, row_of_share, sum_of, 
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
 import package::lib::element::{Packed, load4, store4};
+@if(capped) import package::lib::soft_cap::{soft_cap_slope4, soft_capped4};
 import package::tile::{D4, SHARE, V4, WIDTH};
 
 @group(0) @binding(2) var<storage, read> out: array<Packed>;
@@ -92,12 +93,16 @@ fn weigh(dp: array<vec4<f32>, SHARE>, place: Place, index: u32, token: u32, tile
     @if(dropout) let kept = kept_of_queries(index, token, tile + row_of_share(place.column, 0u));
     for (var j = 0u; j < SHARE; j++) {
         let key = tile + row_of_share(place.column, j);
-        var score = (params.scale * LOG2_E) * weight_of(place, j) - lse_of;
+        @if(!capped) var score = (params.scale * LOG2_E) * weight_of(place, j) - lse_of;
+        @if(capped) let capped =
+            soft_capped4((params.scale * LOG2_E) * weight_of(place, j), params.cap, params.inverse_cap);
+        @if(capped) var score = capped - lse_of;
         @if(alibi) { score += slope * (f32(key) - vec4<f32>(token + vec4<u32>(0u, 1u, 2u, 3u))); }
         let p = select(vec4<f32>(), exp2(score), is_seen(token, key));
         var weighted = dp[j];
         @if(dropout) { weighted = select(vec4<f32>(), params.factor * weighted, is_kept_key(kept, j)); }
         ds[j] = p * (weighted - delta_of);
+        @if(capped) { ds[j] *= soft_cap_slope4(capped, params.inverse_cap); }
     }
     put_weights(place, ds, 0u);
 }

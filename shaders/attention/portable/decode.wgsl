@@ -2,7 +2,7 @@
 //
 //   out (B, heads · 4 V4) = softmax(scale · q kᵀ) v   over keys 0 to position, the last `window` of them at most
 //
-// alibi: a score loses slope · (position − key), as in attention/software/forward.wgsl.
+// capped, alibi: as in attention/software/forward.wgsl.
 // A workgroup serves `part_keys` keys of one head of one sequence, and walks them LANES at a time: SHARE invocations
 // share a key and each multiplies every SHARE-th group of it, so that they load neighbouring groups; each adds the terms
 // of one key; then invocation (group, column) adds every GROUPS-th weighted value to its 4 columns. The sums of the
@@ -20,6 +20,7 @@ import package::lib::attention::{LOWEST, MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{row_max, row_sum};
+@if(capped) import package::lib::soft_cap::soft_capped;
 import package::tile::{COLUMNS, D4, LANES, SHARE, V4};
 
 @if(!split) @group(0) @binding(4) var<storage, read_write> out: array<Packed>;
@@ -80,6 +81,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
             for (var share = 0u; share < SHARE; share++) {
                 score += terms[lane * (SHARE + 1u) + share];
             }
+            @if(capped) { score = soft_capped(score, params.cap, params.inverse_cap); }
             @if(alibi) { score -= slope * f32(tile + lane); }
         }
         let top = max(highest, row_max(score, lane));
@@ -103,6 +105,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     for (var c = 0u; c < D4; c++) {
         score = add_dot(score, query[c], newest[c]);
     }
+    @if(capped) { score = soft_capped(score, params.cap, params.inverse_cap); }
     let has_newest = part == 0u;
     let top = max(highest, select(LOWEST, score, has_newest));
     let decay = exp2(highest - top);

@@ -21,6 +21,7 @@ import package::attention::portable::tiles::{place_of, put_weights, row_of_share
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LN_2, LOWEST, MASKED};
 import package::lib::element::{Packed, store4};
+@if(capped) import package::lib::soft_cap::soft_capped4;
 import package::tile::{CHUNK, D4, SHARE, V4, WIDTH};
 
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
@@ -91,6 +92,7 @@ fn weigh(scores: ptr<function, array<vec4<f32>, SHARE>>, place: Place, index: u3
     for (var j = 0u; j < SHARE; j++) {
         let key = tile + row_of_share(place.column, j);
         var score = params.scale * (*scores)[j];
+        @if(capped) { score = soft_capped4(score, params.cap, params.inverse_cap); }
         @if(alibi) { score += slope * (f32(key) - vec4<f32>(token + vec4<u32>(0u, 1u, 2u, 3u))); }
         (*scores)[j] = select(vec4<f32>(MASKED), score, is_seen(token, key));
         top = max(top, (*scores)[j]);

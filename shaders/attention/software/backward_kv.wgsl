@@ -9,7 +9,7 @@
 // An invocation owns ROWS keys of one key head, LANES apart, and walks `share` heads of the group and their queries,
 // STEP at a time. The order of summation is fixed, and there are no atomics. Neighbouring invocations own neighbouring
 // keys and visit the same queries together.
-// windowed, segmented, alibi: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The
+// windowed, segmented, capped, alibi: as in attention/software/forward.wgsl; the document of a key ends before ends[key]. The
 // walk ends with the last query that sees the last key of the block.
 // dropout: dv = Σ mask p dout / (1 − p_drop), and dp as in attention/software/backward_q.wgsl.
 // shuffled: the lanes load a tile of queries together and share them by shuffles (attention/software/spread).
@@ -25,6 +25,7 @@ import package::attention::heads::{gradients_of, keys_of, queries_of, values_of}
 @if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
 import package::lib::element::{Packed, load4};
+@if(capped) import package::lib::soft_cap::{soft_cap_slope, soft_capped};
 @if(shuffled) import package::attention::software::spread::{column_held, lane_of, register_of, row_held};
 import package::attention::software::spread::place_of;
 @if(shuffled) import package::lib::lanes::from_lane;
@@ -120,11 +121,14 @@ fn gather_from(token: u32, sequence: u32, head: u32, query: u32, place: u32) {
         let delta_of = statistics.y;
         @if(dropout) let row = sequence + min(query + i, params.tokens - 1u);
         for (var r = 0u; r < ROWS; r++) {
+            @if(capped) { p[r][i] = soft_capped(p[r][i], params.cap, params.inverse_cap); }
+            @if(capped) let slope_of_cap = soft_cap_slope(p[r][i], params.inverse_cap);
             @if(alibi) { p[r][i] += slope * (f32(token + r * LANES) - f32(query + i)); }
             p[r][i] = select(0.0, exp2(p[r][i] - lse_of), sees(r, query + i, token + r * LANES));
             @if(dropout) let mask = mask_of(mask_index(row, head), token + r * LANES);
             @if(dropout) { ds[r][i] *= mask; }
             ds[r][i] = p[r][i] * (ds[r][i] - delta_of);
+            @if(capped) { ds[r][i] *= slope_of_cap; }
             @if(dropout) { p[r][i] *= mask; }
         }
     }

@@ -5,9 +5,10 @@
 //   qkv (N, columns), out, dout (N, heads · 4 V4), lse (N, heads) f32   read
 //   delta (N, heads) f32, the first heads · 4 D4 columns of dqkv (N, columns)   written
 //
-// Work assignment, `windowed`, `segmented`, `alibi` and `shuffled` as in attention/software/forward.wgsl: an invocation
+// Work assignment, `windowed`, `segmented`, `capped`, `alibi` and `shuffled` as in attention/software/forward.wgsl: an invocation
 // owns ROWS queries of one head and walks the keys, STEP at a time. delta, which equals Σ p dp, is stored for
 // backward_kv.
+// capped: ds has the cap's derivative as a factor.
 // dropout: dp = mask dout · v / (1 − p_drop) with the mask of the forward pass; delta includes it already, through out.
 // Numerics: f32; p is recomputed from lse without a running maximum, and set to zero where masked.
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
@@ -25,6 +26,7 @@ import package::attention::software::spread::place_of;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOG2_E, add_dot};
 import package::lib::element::{Packed, load4, store4};
+@if(capped) import package::lib::soft_cap::{soft_cap_slope, soft_capped};
 import package::tile::{D4, STEP, LANES, ROWS, TILE, V4};
 
 @group(0) @binding(2) var<storage, read> out: array<Packed>;
@@ -131,10 +133,13 @@ fn gather_from(token: u32, keys: u32, values: u32, key: u32, place: u32) {
 
     for (var r = 0u; r < ROWS; r++) {
         for (var j = 0u; j < STEP; j++) {
+            @if(capped) { s[r][j] = soft_capped(s[r][j], params.cap, params.inverse_cap); }
+            @if(capped) let slope_of_cap = soft_cap_slope(s[r][j], params.inverse_cap);
             @if(alibi) { s[r][j] += slope * (f32(key + j) - f32(token + r * LANES)); }
             let p = select(0.0, exp2(s[r][j] - lse_of[r]), is_seen(r, token + r * LANES, key + j));
             @if(dropout) { ds[r][j] = select(0.0, params.factor * ds[r][j], words_of[r][(key + j) % 4u] >= params.threshold); }
             ds[r][j] = p * (ds[r][j] - delta_of[r]);
+            @if(capped) { ds[r][j] *= slope_of_cap; }
         }
     }
 

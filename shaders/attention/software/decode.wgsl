@@ -2,7 +2,7 @@
 //
 //   out (B, heads · 4 V4) = softmax(scale · q kᵀ) v   over keys 0 to position, the last `window` of them at most
 //
-// alibi: a score loses slope · (position − key), as in attention/software/forward.wgsl.
+// capped, alibi: as in attention/software/forward.wgsl.
 // A workgroup serves one head of one sequence. Its invocations take the keys in turns, each with its own online
 // softmax; at the end their sums are rescaled to the common maximum and added (lib/reduce). The first invocation starts
 // with the new token.
@@ -22,6 +22,7 @@ import package::lib::element::{Packed, load4, store4};
 @if(prefetched) import package::lib::element::LINE4;
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_max, row_of, row_sum, row_sum4};
+@if(capped) import package::lib::soft_cap::soft_capped;
 import package::tile::{D4, LANES, V4};
 
 @group(0) @binding(4) var<storage, read_write> out: array<Packed>;
@@ -49,6 +50,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
             cache[place.keys + appended + c] = key;
         }
     }
+    @if(capped) { score = soft_capped(score, params.cap, params.inverse_cap); }
     let has_newest = first_of(lane) == 0u;
     var highest = select(MASKED, score, has_newest);
     var total = select(0.0, 1.0, has_newest);
@@ -78,6 +80,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         for (var c = 0u; c < D4; c++) {
             score = add_dot(score, q[c], load4(cache[place.keys + row + c]));
         }
+        @if(capped) { score = soft_capped(score, params.cap, params.inverse_cap); }
         @if(alibi) { score -= slope * f32(i); }
         let top = max(highest, score);
         let decay = exp2(highest - top); // rescales the sums to the new maximum

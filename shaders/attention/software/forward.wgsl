@@ -11,6 +11,7 @@
 // shuffled: the lanes load a tile of keys together and share them by shuffles (attention/software/spread).
 // windowed: a query sees the last `window` keys, itself included. segmented: and none before starts[token], the start
 // of its document. The walk begins at the tile with the first key that the first query of the block sees.
+// capped: a score s is cap · tanh(s / cap) instead, before everything else (lib/soft_cap).
 // alibi: a score loses slope · (i − j) at query i and key j, where the slope depends on the head (lib/attention).
 // dropout: a dropped weight still counts in the softmax denominator and lse, but not in out.
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used; lse is a natural logarithm. Masked scores are
@@ -30,6 +31,7 @@ import package::attention::software::spread::place_of;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LN_2, LOWEST, MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
+@if(capped) import package::lib::soft_cap::soft_capped;
 import package::tile::{D4, STEP, LANES, ROWS, TILE, V4};
 
 @group(0) @binding(2) var<storage, read_write> out: array<Packed>;
@@ -115,6 +117,7 @@ fn attend(token: u32, keys: u32, values: u32, key: u32, place: u32) {
     for (var j = 0u; j < STEP; j++) {
         var decay: array<f32, ROWS>; // rescales the sums to the new maximum
         for (var r = 0u; r < ROWS; r++) {
+            @if(capped) { p[r][j] = soft_capped(p[r][j], params.cap, params.inverse_cap); }
             @if(alibi) { p[r][j] += slope * (f32(key + j) - f32(token + r * LANES)); }
             p[r][j] = select(MASKED, p[r][j], is_seen(r, token + r * LANES, key + j));
             let top = max(highest[r], p[r][j]);

@@ -46,6 +46,8 @@ conditions! {
     Bias = "bias",
     /// Each expert has a capacity of its own, read from a tensor.
     Capacities = "capacities",
+    /// Scores of attention, or logits, have a soft cap.
+    Capped = "capped",
     /// A token attends to itself and earlier tokens only.
     Causal = "causal",
     /// Weights of attention are dropped.

@@ -44,6 +44,8 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("rope_scaling", hugging_face_scaling(&model.layer.rope_scaling, model.layer.query_scaling.as_ref())),
         ("rotary_percent", (model.layer.rotary_dim as f64 / rotating_width(model) as f64).into()),
         ("attention_multiplier", f64::from(model.softmax_scale()).into()),
+        ("attn_logit_softcapping", model.score_cap.into()),
+        ("final_logit_softcapping", model.logit_cap.into()),
         ("q_lora_rank", latent.and_then(|sizes| sizes.q_rank).into()),
         ("kv_lora_rank", latent.map(|sizes| sizes.kv_rank).into()),
         ("qk_nope_head_dim", latent.map(|sizes| sizes.nope_dim).into()),

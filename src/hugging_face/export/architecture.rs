@@ -112,6 +112,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (name == "gpt_bigcode" && model.num_kv_heads != 1, "number of key and value heads but one"),
         (name == "bloom" && is_wide, "feed-forward network of this width"),
         (model.zero_centered_norms, "norms that multiply by 1 + w"),
+        (model.score_cap.is_some(), "soft cap of attention scores"),
+        (model.logit_cap.is_some(), "soft cap of logits"),
         (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
         (
             matches!(name, "qwen3_moe" | "deepseek" | "mixtral") && model.qkv_bias,

@@ -66,6 +66,9 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
         model.with_each_layer(|number, layer| layer.sliding_window = (number > 0).then_some(4))
     };
     let unrotated = |model: ModelConfig| model.with_each_layer(|number, layer| layer.rotates = number != 1);
+    let capped = ModelConfig { score_cap: Some(50.0), logit_cap: Some(30.0), ..plain.clone() };
+    let lacks = "no soft cap of attention scores, no soft cap of logits";
+    expect(capped, "LlamaForCausalLM", Some(lacks));
     expect(some(plain.clone()), "MinistralForCausalLM", None);
     expect(some(with(true, false, None)), "Qwen2ForCausalLM", None);
     expect(some(phi3(plain.clone())), "Phi3ForCausalLM", Some("no sliding window of some layers alone"));

@@ -118,6 +118,7 @@ impl ModelConfig {
             layout: self.head_layout(),
             tokens: self.seq_length as u32,
             scale: self.softmax_scale(),
+            soft_cap: self.score_cap.map(|cap| cap as f32),
             window: self.layer(number).sliding_window.map(|window| window as u32),
             has_alibi: self.positions == Positions::Alibi,
         }

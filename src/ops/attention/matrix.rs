@@ -150,6 +150,7 @@ mod tests {
                         tokens: 100,
                         is_causal: true,
                         scale: 1.0,
+                        soft_cap: None,
                         window: None,
                         has_alibi: false,
                         head_range: None,

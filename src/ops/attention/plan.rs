@@ -50,6 +50,7 @@ pub(super) fn plan(
     };
     let kernel = sized(kernel, shape.layout)
         .condition(Condition::Alibi, shape.has_alibi)
+        .condition(Condition::Capped, shape.soft_cap.is_some())
         .condition(Condition::Causal, shape.is_causal)
         .condition(Condition::Windowed, shape.window.is_some())
         .condition(Condition::Segmented, is_packed)

@@ -64,7 +64,7 @@ pub(super) fn unit_of_slopes(row: &Row, qkv: [&[f64]; 3], dout: &[f64]) -> f64 {
 
 /// Heads up to 4 matrices of 8 x 8 wide, whole and in part; blocks and tiles that end within a matrix, with one, and
 /// after many; each mask and all of them; heads that share keys.
-const BY_MATRICES: [Row; 16] = [
+const BY_MATRICES: [Row; 18] = [
     BASE,
     Row { batch: 3, tokens: 1, dims: (4, 4), ..BASE },
     Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, ..BASE },
@@ -81,16 +81,19 @@ const BY_MATRICES: [Row; 16] = [
     EVERYTHING,
     Row { heads: (12, 4), dims: (32, 32), alibi: true, ..EVERYTHING },
     Row { batch: 1, tokens: 1000, heads: (1, 1), dims: (16, 16), ..BASE },
+    Row { tokens: 130, heads: (4, 2), dims: (12, 20), soft_cap: Some(1.5), ..BASE },
+    Row { soft_cap: Some(0.5), alibi: true, ..EVERYTHING },
 ];
 
 /// Heads up to 8 matrices of 8 x 8 wide.
-const OF_WIDE_HEADS: [Row; 6] = [
+const OF_WIDE_HEADS: [Row; 7] = [
     Row { batch: 1, tokens: 70, heads: (2, 1), dims: (64, 64), ..BASE },
     Row { batch: 1, tokens: 33, heads: (1, 1), dims: (36, 4), causal: false, ..BASE },
     Row { batch: 2, tokens: 1, heads: (2, 2), dims: (4, 60), ..BASE },
     Row { batch: 1, tokens: 131, heads: (2, 1), dims: (40, 36), window: Some(50), alibi: true, ..BASE },
     Row { batch: 1, tokens: 35, heads: (2, 2), dims: (12, 44), causal: false, dropout: 0.5, ..BASE },
     Row { heads: (4, 1), dims: (56, 48), ..EVERYTHING },
+    Row { heads: (4, 1), dims: (56, 48), soft_cap: Some(1.5), ..EVERYTHING },
 ];
 
 #[test]

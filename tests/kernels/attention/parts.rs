@@ -11,7 +11,7 @@ const ONE: Row = Row { batch: 1, heads: (12, 12), ..BASE };
 
 /// Units of a GPU, and in how many parts one backward pass leaves dq there: as few as keep all units busy, and no more
 /// than there are blocks of keys, which are 64 at head sizes up to 32 and else 32.
-const IN_PARTS: [(u32, u32, Row); 12] = [
+const IN_PARTS: [(u32, u32, Row); 13] = [
     (12, 3, Row { tokens: 130, ..ONE }),
     (12, 3, Row { tokens: 129, heads: (24, 12), dims: (16, 4), causal: false, ..ONE }),
     (32, 3, Row { tokens: 131, heads: (24, 12), dims: (16, 8), alibi: true, element: Bf16, ..ONE }),
@@ -25,6 +25,11 @@ const IN_PARTS: [(u32, u32, Row); 12] = [
     (12, 3, Row { tokens: 257, heads: (6, 6), dims: (16, 36), window: Some(100), element: F16, ..BASE }),
     (24, 3, Row { tokens: 130, heads: (12, 12), dims: (40, 8), documents: &[1, 40, 3, 86], ..BASE }),
     (4, 1, Row { batch: 4, heads: (24, 12), element: F16, ..EVERYTHING }),
+    (
+        32,
+        2,
+        Row { batch: 4, heads: (24, 12), dims: (36, 40), soft_cap: Some(1.5), element: F16, ..EVERYTHING },
+    ),
     (32, 2, Row { batch: 4, heads: (24, 12), dims: (36, 40), alibi: true, element: Bf16, ..EVERYTHING }),
 ];
 

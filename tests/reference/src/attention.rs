@@ -7,6 +7,7 @@ pub use saved::{FromSaved, attention_backward_from_saved};
 
 use std::ops::Range;
 
+use super::soft_cap::{soft_cap_slope, soft_capped};
 use super::softmax::softmax;
 use super::vector::{add_scaled, assert_len, dot, rows_of};
 
@@ -27,6 +28,8 @@ pub struct Attention<'a> {
     pub causal: bool,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f64,
+    /// Soft cap of the scaled scores; `None`: none.
+    pub soft_cap: Option<f64>,
     /// Sliding window: a query sees this many tokens, its own included; `None`: unlimited. Causal attention only.
     pub window: Option<usize>,
     /// (B·T): for each token the index, within its sequence, of the first token of its document, before which it sees
@@ -55,7 +58,7 @@ pub fn alibi_slope(head: usize, heads: usize) -> f64 {
 /// (out (B·T, heads·value_dim), lse (B·T, heads)) from q (B·T, heads·head_dim), k (B·T, kv_heads·head_dim)
 /// and v (B·T, kv_heads·value_dim). B is inferred from the length of q.
 ///
-/// For each head: sⱼ = scale·q·kⱼ over the visible tokens j, p = softmax(s), out = Σⱼ pⱼ·vⱼ and
+/// For each head: sⱼ = scale·q·kⱼ, or its soft cap, over the visible tokens j, p = softmax(s), out = Σⱼ pⱼ·vⱼ and
 /// lse = log Σⱼ e^sⱼ; with dropout out = Σⱼ mⱼ·pⱼ·vⱼ.
 #[track_caller]
 pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64>, Vec<f64>) {
@@ -78,7 +81,7 @@ pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64
 /// (dq, dk, dv) of [`attention`], in the shapes of q, k and v, given dout (B·T, heads·value_dim).
 ///
 /// With p as in the forward pass (and mⱼ = 1 without dropout), dpⱼ = mⱼ·dout·vⱼ and delta = Σⱼ pⱼ·dpⱼ: dsⱼ = pⱼ·(dpⱼ −
-/// delta), dq = scale·Σⱼ dsⱼ·kⱼ, dkⱼ = scale·Σ dsⱼ·q and dvⱼ = Σ mⱼ·pⱼ·dout, the last two over all queries and heads
+/// delta), times the derivative of a soft cap, dq = scale·Σⱼ dsⱼ·kⱼ, dkⱼ = scale·Σ dsⱼ·q and dvⱼ = Σ mⱼ·pⱼ·dout, the last two over all queries and heads
 /// that use the key.
 #[track_caller]
 pub fn attention_backward(
@@ -99,8 +102,9 @@ pub fn attention_backward(
             let dp: Vec<f64> = shape.visible(row).map(dp).collect();
             let delta = dot(&p, &dp);
             for (j, (p, dp)) in shape.visible(row).zip(p.iter().zip(&dp)) {
-                let ds = p * (dp - delta);
                 let (query, key) = (shape.query(row, head), shape.key(j, head));
+                let product = shape.scale * dot(&q[query.clone()], &k[key.clone()]);
+                let ds = p * (dp - delta) * soft_cap_slope(product, shape.soft_cap);
                 add_scaled(&mut dq[query.clone()], shape.scale * ds, &k[key.clone()]);
                 add_scaled(&mut dk[key], shape.scale * ds, &q[query]);
                 add_scaled(&mut dv[shape.value(j, head)], p * shape.factor(row, head, j), dout);
@@ -150,7 +154,10 @@ impl Attention<'_> {
     /// Softmax of the scores of one query over its visible rows, and their log-sum-exp.
     pub(super) fn probabilities(&self, q: &[f64], k: &[f64], row: usize, head: usize) -> (Vec<f64>, f64) {
         let query = &q[self.query(row, head)];
-        let score = |j| self.scale * dot(query, &k[self.key(j, head)]) + self.bias(row, head, j);
+        let score = |j| {
+            let product = self.scale * dot(query, &k[self.key(j, head)]);
+            soft_capped(product, self.soft_cap) + self.bias(row, head, j)
+        };
         let mut p: Vec<f64> = self.visible(row).map(score).collect();
         let lse = softmax(&mut p);
         (p, lse)
@@ -200,6 +207,7 @@ mod tests {
         value_dim: 5,
         causal: true,
         scale: 0.7,
+        soft_cap: None,
         window: None,
         starts: None,
         factors: None,
@@ -217,7 +225,7 @@ mod tests {
         }
         factors
     };
-    const CASES: [Attention; 11] = [
+    const CASES: [Attention; 13] = [
         CAUSAL,
         Attention { causal: false, ..CAUSAL },
         Attention { heads: 3, kv_heads: 3, head_dim: 7, value_dim: 1, ..CAUSAL },
@@ -228,6 +236,8 @@ mod tests {
         Attention { factors: Some(&FACTORS), ..CAUSAL },
         Attention { factors: Some(&FACTORS), causal: false, ..CAUSAL },
         Attention { alibi: true, ..CAUSAL },
+        Attention { soft_cap: Some(1.5), ..CAUSAL },
+        Attention { soft_cap: Some(0.5), alibi: true, causal: true, factors: Some(&FACTORS), ..CAUSAL },
         Attention { heads: 3, kv_heads: 1, alibi: true, window: Some(2), starts: Some(&STARTS), ..CAUSAL },
     ];
 
@@ -268,6 +278,7 @@ mod tests {
             value_dim: 1,
             causal: true,
             scale: 0.5,
+            soft_cap: None,
             window: None,
             starts: None,
             factors: None,

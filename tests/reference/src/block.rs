@@ -177,6 +177,7 @@ impl Block<'_> {
             value_dim: latent.map_or(self.shape.head_dim, |latent| latent.value_dim),
             causal: true,
             scale: latent.map_or(1.0 / (self.shape.head_dim as f64).sqrt(), |latent| latent.scale),
+            soft_cap: self.shape.variant.score_cap,
             window: self.shape.layer(self.layer).window,
             starts: None,
             factors: None,

@@ -16,6 +16,7 @@ use super::multi_token::MultiToken;
 use super::objective::{Batch, Memories, with_seeds};
 use super::query_scaling::QueryScaling;
 use super::rope::Rope;
+use super::soft_cap::soft_capped;
 use super::storage::Storage;
 use super::variant::Variant;
 use super::vector::{add, assert_len, rows_of};
@@ -130,7 +131,8 @@ pub fn logits(
     let weights = &shape.storage.copies(weights);
     let last = forward(shape, weights, memories, tokens, positions, sequence_length);
     let table = shape.head_table(weights);
-    linear(&last.normed, &table, None, tokens.len(), shape.vocab_size, shape.hidden_size)
+    let logits = linear(&last.normed, &table, None, tokens.len(), shape.vocab_size, shape.hidden_size);
+    logits.into_iter().map(|logit| soft_capped(logit, shape.variant.logit_cap)).collect()
 }
 
 /// (loss_sum, count): the cross-entropy summed over targets (N) other than `ignore`, and the number of those.

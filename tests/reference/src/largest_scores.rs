@@ -33,6 +33,7 @@ fn scores_by_hand() {
         value_dim: 1,
         causal: true,
         scale: 0.5,
+        soft_cap: None,
         window: None,
         starts: None,
         factors: None,

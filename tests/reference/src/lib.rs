@@ -52,6 +52,7 @@ pub mod rounding;
 pub mod route;
 pub mod row_gate;
 pub mod sgd;
+pub mod soft_cap;
 pub mod softmax;
 pub mod spread;
 pub mod storage;

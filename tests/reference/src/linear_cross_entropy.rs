@@ -1,6 +1,7 @@
 //! Cross-entropy of the next token, alone and fused with the output projection.
 
 use super::matmul::{linear, linear_backward};
+use super::soft_cap::{soft_cap_slope, soft_capped};
 use super::softmax::softmax;
 use super::storage::Storage;
 use super::vector::{assert_len, rows_of};
@@ -88,10 +89,11 @@ pub fn linear_cross_entropy(
     ignore: u32,
     seed: f64,
 ) -> LinearCrossEntropy {
-    stored_linear_cross_entropy(h, w, targets, ignore, seed, Storage::Exact)
+    stored_linear_cross_entropy(h, w, targets, ignore, seed, None, Storage::Exact)
 }
 
-/// [`linear_cross_entropy`] with the gradients of the logits and of h kept in `storage`.
+/// [`linear_cross_entropy`] with logits under a soft cap, and with the gradients of the products h·wᵀ and of h kept in
+/// `storage`.
 #[track_caller]
 pub fn stored_linear_cross_entropy(
     h: &[f64],
@@ -99,14 +101,16 @@ pub fn stored_linear_cross_entropy(
     targets: &[u32],
     ignore: u32,
     seed: f64,
+    soft_cap: Option<f64>,
     storage: Storage,
 ) -> LinearCrossEntropy {
     let rows = targets.len();
     let hidden = rows_of("the transpose of h", h, rows);
     let vocab = rows_of("w", w, hidden);
-    let logits = linear(h, w, None, rows, vocab, hidden);
+    let products = linear(h, w, None, rows, vocab, hidden);
+    let logits: Vec<f64> = products.iter().map(|x| soft_capped(*x, soft_cap)).collect();
     let (loss_sum, count, mut dlogits) = cross_entropy(&logits, targets, vocab, ignore);
-    dlogits.iter_mut().for_each(|d| *d *= seed);
+    dlogits.iter_mut().zip(products).for_each(|(d, x)| *d *= seed * soft_cap_slope(x, soft_cap));
     let (dh, dw, _) = linear_backward(h, w, &storage.store(dlogits), rows, vocab, hidden);
     LinearCrossEntropy { loss_sum, count, dh: storage.store(dh), dw }
 }
@@ -151,6 +155,19 @@ mod tests {
         assert_eq!(result.count, 3);
         assert_gradient("dh", &result.dh, &h, |h| f(h, &w));
         assert_gradient("dw", &result.dw, &w, |w| f(&h, w));
+    }
+
+    #[test]
+    fn gradients_pass_through_a_soft_cap() {
+        let (hidden, vocab, targets, cap) = (3, 11, [10, 2, IGNORE, 2], Some(1.5));
+        let mut random = Random::new(73);
+        let (h, w) = (random.normal(4 * hidden), random.normal(vocab * hidden));
+        let of = |h: &[f64], w: &[f64]| {
+            stored_linear_cross_entropy(h, w, &targets, IGNORE, 2.0, cap, Storage::Exact)
+        };
+        let result = of(&h, &w);
+        assert_gradient("dh", &result.dh, &h, |h| 2.0 * of(h, &w).loss_sum);
+        assert_gradient("dw", &result.dw, &w, |w| 2.0 * of(&h, w).loss_sum);
     }
 
     #[test]

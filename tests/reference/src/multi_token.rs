@@ -93,7 +93,9 @@ impl MtpModules<'_> {
             let counted = targets.iter().filter(|&&target| target != ignore).count();
             let head = &self.weights[self.shape.head()];
             let loss_seed = seed * factor / counted.max(1) as f64;
-            let head = stored_linear_cross_entropy(&depth.normed, head, &targets, ignore, loss_seed, storage);
+            let cap = self.shape.variant.logit_cap;
+            let head =
+                stored_linear_cross_entropy(&depth.normed, head, &targets, ignore, loss_seed, cap, storage);
             losses.push((head.loss_sum, head.count));
             accumulate(grads, self.shape.head(), head.dw);
             let dnorm = self.shape.norm_backward(self.weights, &name(NORM), &depth.out, &head.dh, grads);

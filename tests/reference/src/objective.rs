@@ -114,7 +114,8 @@ pub(super) fn with_seeds(
     let depths = modules.forward(&last.x);
 
     let table = shape.head_table(weights);
-    let head = stored_linear_cross_entropy(&last.normed, &table, targets, ignore, loss_seed, storage);
+    let cap = shape.variant.logit_cap;
+    let head = stored_linear_cross_entropy(&last.normed, &table, targets, ignore, loss_seed, cap, storage);
     let dtable = match shape.variant.head_epsilon {
         Some(epsilon) => l2_norm_backward(&weights[shape.head()], &head.dw, hidden_size, epsilon),
         None => head.dw,

@@ -20,6 +20,10 @@ pub struct Variant {
     pub query_layer: bool,
     /// ε of the length by which each row of the head is divided; `None`: rows are as they are.
     pub head_epsilon: Option<f64>,
+    /// Soft cap of the attention scores.
+    pub score_cap: Option<f64>,
+    /// Soft cap of the logits.
+    pub logit_cap: Option<f64>,
 }
 
 /// What the tensors of a model are called.
@@ -59,6 +63,8 @@ impl Variant {
         zero_centered_norms: false,
         query_layer: false,
         head_epsilon: None,
+        score_cap: None,
+        logit_cap: None,
     };
 }
 

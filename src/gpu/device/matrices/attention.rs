@@ -57,6 +57,7 @@ impl Case {
             tokens,
             is_causal: true,
             scale: SCALE,
+            soft_cap: None,
             window: None,
             has_alibi: false,
             head_range: None,

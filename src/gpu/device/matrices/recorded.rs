@@ -306,6 +306,7 @@ impl Trial {
             tokens,
             is_causal: is_causal.into_iter().any(|condition| self.has(condition)),
             scale: 1.0 / (head_dim as f32).sqrt(),
+            soft_cap: self.has(Condition::Capped).then_some(1.0),
             window: self.has(Condition::Windowed).then_some(tokens / 2),
             has_alibi: self.has(Condition::Alibi),
             head_range: None,

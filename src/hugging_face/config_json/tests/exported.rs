@@ -100,6 +100,7 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     };
     models.extend([growing(llama()), growing(window(llama())), growing(some_windows(llama()))]);
     models.push(growing(attention(true, false, true)));
+    models.push(ModelConfig { score_cap: Some(50.0), logit_cap: Some(30.0), ..llama() });
     let sizes = Sizes {
         vocab_size: 32,
         hidden_size: 16,

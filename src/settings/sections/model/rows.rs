@@ -113,6 +113,10 @@ rows! {
         /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2); True by default in ChatGLM,
         /// DeepSeek, ERNIE 4.5 and Helium.
         layer.rotary_interleaved "rotary_interleaved": bool = Numbers.derived().of(LLAMA).example("True"),
+        /// Soft cap c of the attention scores, c · tanh(score / c), as in Gemma 2; none by default, as the next.
+        score_cap "attn_logit_softcapping": Option<f64> = Numbers.optional().within(CAP).of(LLAMA).example("50.0"),
+        /// Soft cap of the logits.
+        logit_cap "final_logit_softcapping": Option<f64> = Numbers.optional().within(CAP).of(LLAMA).example("30.0"),
         /// Whether the head shares the embedding's weights: True in GPT-2, False in Llama by default.
         tie_word_embeddings: bool = Shape.derived().example("True"),
         /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM, Qwen and InternLM by default.
@@ -157,6 +161,9 @@ rows! {
 }
 
 const DEEPSEEK: &str = "DeepseekV3Config DeepseekV2Config";
+
+/// Numbers whose reciprocals f32 has, too.
+const CAP: Range = Range::new("a number from 1e-6 to 1e6", |cap| (1e-6..=1e6).contains(&cap), 0.0);
 
 impl Words for Element {
     const WORDS: &'static [(&'static str, Self)] =

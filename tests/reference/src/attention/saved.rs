@@ -2,6 +2,7 @@
 //! and how large the terms of its sums are, by which tests know how far from it a kernel may be.
 
 use super::{Attention, alibi_slope};
+use crate::soft_cap::{soft_cap_slope, soft_capped};
 use crate::vector::{add_scaled, dot};
 
 /// dq, dk and dv, in the shapes of q, k and v.
@@ -37,10 +38,11 @@ pub fn attention_backward_from_saved(
                 let (key, value) = (shape.key(j, head), shape.value(j, head));
                 let (k, v) = (&k[key.clone()], &v[value.clone()]);
                 let distance = slope * (row as f64 - j as f64);
-                let p = (scale * dot(q, k) - distance - lse).exp();
+                let product = scale * dot(q, k);
+                let p = (soft_capped(product, shape.soft_cap) - distance - lse).exp();
                 let of_p = p * (1.0 + scale * sizes(q, k) + distance + lse.abs());
                 let factor = shape.factor(row, head, j);
-                let ds = p * (factor * dot(dout, v) - delta);
+                let ds = p * (factor * dot(dout, v) - delta) * soft_cap_slope(product, shape.soft_cap);
                 let of_ds = of_p * (factor * sizes(dout, v) + of_delta);
                 for (i, place, x, weight, of_weight) in [
                     (0, query.clone(), k, scale * ds, scale * of_ds),

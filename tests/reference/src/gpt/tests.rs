@@ -76,6 +76,13 @@ const PANGU: Shape = Shape {
 };
 const GEMMA: Shape =
     Shape { variant: Variant { zero_centered_norms: true, ..Variant::PLAIN }, qk_norm: true, ..QWEN2 };
+/// Caps near to which scores and logits come.
+const CAPPED: Shape = Shape {
+    window: Some(3),
+    tie_word_embeddings: true,
+    variant: Variant { score_cap: Some(0.4), logit_cap: Some(1.5), ..Variant::PLAIN },
+    ..LLAMA
+};
 /// A window in the first layer alone, and queries that grow, after a rotation of their own; no rotation in the second.
 fn mixed() -> Shape {
     let rope = Rope { theta: 7.0, ..LLAMA.rope };
@@ -124,6 +131,7 @@ fn every_gradient_is_the_finite_difference() {
         DEEPSEEK,
         Shape { latent: Some(LatentAttention { q_rank: None, ..LATENT }), window: Some(2), ..DEEPSEEK },
         Shape { window: Some(2), ..LLAMA },
+        CAPPED,
         mixed(),
         Shape { num_layers: 0, ..LLAMA },
         adapted(&LLAMA, &["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"]),
