@@ -74,8 +74,9 @@ impl CausalConv<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gradient_check::assert_gradient;
+    use crate::gradient_check::{assert_close, assert_gradient};
     use crate::random::Random;
+    use crate::swiglu::swiglu;
     use crate::vector::dot;
 
     #[test]
@@ -87,6 +88,29 @@ mod tests {
         );
         let shape = CausalConv { starts: Some(&[0, 0, 2, 2]), ..shape };
         assert_eq!(causal_conv(&[1.0, 2.0, 4.0, 8.0], &[100.0, 10.0, 1.0], &shape), [1.0, 12.0, 4.0, 48.0]);
+    }
+
+    /// What torch 2.6 computes for Qwen3.5 in f32, of these sines and cosines, SiLU included.
+    #[test]
+    fn the_numbers_of_qwen3_5() {
+        let of = |f: fn(f64) -> f64, count: usize, step: f64| -> Vec<f64> {
+            (0..count).map(|i| f(step * i as f64)).collect()
+        };
+        let shape = CausalConv { tokens: 5, channels: 2, width: 4, starts: None };
+        let y = causal_conv(&of(f64::sin, 10, 0.7), &of(f64::cos, 8, 1.1), &shape);
+        let want = [
+            0.0,
+            0.05184166,
+            -0.26688629,
+            0.50479758,
+            -0.26124358,
+            0.94486541,
+            0.83536065,
+            -0.03389949,
+            2.06149173,
+            -0.27567038,
+        ];
+        assert_close("silu", &swiglu(&y, &[1.0; 10]), &want, 1e-6);
     }
 
     #[test]

@@ -299,6 +299,31 @@ mod tests {
         Inputs { q, k, v, log_decay, beta }
     }
 
+    /// What transformers 5.23 computes for Qwen3.5 in f32, in chunks of 64 and of 2, of these sines and cosines.
+    #[test]
+    fn the_numbers_of_qwen3_5() {
+        let of = |f: fn(f64) -> f64, count: usize, step: f64| -> Vec<f64> {
+            (0..count).map(|i| f(step * i as f64)).collect()
+        };
+        let shape = GatedDeltaRule { heads: 2, key_heads: 1, scale: 1.0 / 3.0_f64.sqrt(), ..SMALL };
+        let log_decay = log_decay(&of(f64::cos, 10, 1.3), &[0.2, -0.5], &[0.3, -0.1]);
+        let inputs = Inputs {
+            q: &l2_norm(&of(f64::sin, 15, 0.7), 3, 1e-6),
+            k: &l2_norm(&of(f64::cos, 15, 1.1), 3, 1e-6),
+            v: &of(f64::sin, 20, 0.9),
+            log_decay: &log_decay,
+            beta: &of(|x| 1.0 / (1.0 + (-x.sin()).exp()), 10, 0.5),
+        };
+        let want = [
+            [0.0, -0.04435766, -0.06811810, -0.02989412],
+            [0.17314851, 0.42414847, 0.39689243, 0.02856856],
+            [-0.09244596, -0.12857801, -0.10095102, 0.03260488],
+            [-0.19189288, -0.15318161, -0.00225486, 0.14950788],
+            [0.25739390, 0.15933701, -0.00729034, -0.22524205],
+        ];
+        assert_close("out", &gated_delta_rule(&inputs, &shape), want.as_flattened(), 1e-6);
+    }
+
     /// With strength 1 and without decay a token reads its own value under its own key, whatever was there.
     #[test]
     fn a_write_replaces_what_its_key_holds() {
