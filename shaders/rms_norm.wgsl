@@ -2,7 +2,7 @@
 //                                                                          x, y, dy, dx (N, D); w (D); rstd (N) f32
 // Backward, with h = dy · w:   dx = rstd · (h − x · rstd² · mean(h · x)),   dw = Σ_rows dy · x · rstd
 //
-//   rms_norm                   writes y and rstd
+//   rms_norm                   writes y and rstd; with `residual` y is the residual plus the norm
 //   rms_norm_backward          writes dx; with `accumulate` adds to it (it holds the residual's gradient)
 //   rms_norm_backward_weight   sums each block of ROWS rows into one row of partials (ceil(N / ROWS), D) f32, which
 //                              column_sum reduces
@@ -35,6 +35,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> w: array<Packed>; // (D)
 @group(0) @binding(3) var<storage, read_write> y: array<Packed>; // (N, D)
 @group(0) @binding(4) var<storage, read_write> rstd_out: array<f32>; // (N)
+@if(residual) @group(0) @binding(5) var<storage, read> residual: array<Packed>; // (N, D)
 
 @group(0) @binding(3) var<storage, read> dy: array<Packed>; // (N, D)
 @group(0) @binding(4) var<storage, read> rstd: array<f32>; // (N)
@@ -60,7 +61,8 @@ fn rms_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocati
         rstd_out[row] = scale;
     }
     for (var i = first; i < params.cols4; i += STEP) {
-        let value = load4(x[x_row + i]) * scale * norm_factors(w[i]);
+        var value = load4(x[x_row + i]) * scale * norm_factors(w[i]);
+        @if(residual) { value += load4(residual[start + i]); }
         y[start + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
 }

@@ -110,7 +110,12 @@ fn gpt2_keys(model: &ModelConfig) -> Map<String, Value> {
 fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     let layer = &model.layer;
     let layers: Vec<&LayerConfig> = (0..model.num_layers).map(|number| model.layer(number)).collect();
-    let windows: Vec<_> = layers.iter().map(|layer| model.published_window(layer)).collect();
+    // Where windows say which layers rotate, one that hides nothing counts too.
+    let window_of = |layer: &&LayerConfig| match class.rotates_in_windows {
+        true => layer.window(),
+        false => model.published_window(layer),
+    };
+    let windows: Vec<_> = layers.iter().map(window_of).collect();
     let window = windows.iter().copied().find(Option::is_some).flatten();
     let types =
         windows.iter().map(|window| if window.is_some() { "sliding_attention" } else { "full_attention" });
@@ -143,7 +148,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             "num_nextn_predict_layers": 0,
         }),
         // The default is a token that small vocabularies do not have.
-        "glm" | "helium" | "smollm3" | "ministral3" => json!({ "pad_token_id": null }),
+        "glm" | "glm4" | "helium" | "smollm3" | "ministral3" => json!({ "pad_token_id": null }),
         // The default length is that of the first Phi-3.
         "phi3" => json!({ "pad_token_id": null, "original_max_position_embeddings": model.max_positions }),
         "ernie4_5" => json!({ "use_bias": model.qkv_bias }),
@@ -155,7 +160,8 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     };
     config.extend(entries(more));
     // Unlike a rule of the class, a list holds of any layers.
-    if window.is_some() && windows.contains(&None) || class.windows() == Windows::Unrotated {
+    let needs_list = matches!(class.windows(), Windows::Unrotated | Windows::Pattern);
+    if window.is_some() && windows.contains(&None) || needs_list {
         config.insert("layer_types".into(), types);
     }
     for (key, cap) in
@@ -164,7 +170,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         config.extend(cap.map(|cap| (key.to_string(), cap.into())));
     }
     let rotates: Vec<u8> = layers.iter().map(|layer| layer.rotates.into()).collect();
-    if rotates.contains(&0) {
+    if rotates.contains(&0) && !class.rotates_in_windows {
         config.insert("no_rope_layers".into(), rotates.into());
     }
     config

@@ -55,8 +55,10 @@ pub struct ModelConfig {
     pub layer: LayerConfig,
     /// The layers that are otherwise: each kind with the numbers of its layers, ascending. Most models have none.
     pub other_layers: Vec<(LayerConfig, Vec<usize>)>,
-    /// The norm before attention, feed-forward network and head.
+    /// The norm of attention, feed-forward network and head.
     pub norm: Norm,
+    /// Where the norms of a layer stand. That of the head stands before it.
+    pub norm_placement: NormPlacement,
     /// Added to the mean square or the variance in norms.
     pub norm_eps: f64,
     /// Whether every RMSNorm multiplies by 1 + w instead of w, as in Gemma. A weight then decays to the plain norm, and
@@ -188,6 +190,7 @@ impl ModelConfig {
             },
             other_layers: Vec::new(),
             norm: Norm::RmsNorm,
+            norm_placement: NormPlacement::Before,
             norm_eps: 1e-5,
             zero_centered_norms: false,
             tie_word_embeddings: false,
@@ -345,6 +348,30 @@ pub enum Norm {
     RmsNorm,
     /// By mean and standard deviation; with a weight and a bias (Ba, Kiros and Hinton, 2016).
     LayerNorm,
+}
+
+/// Where the norms of a layer stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// Before attention and feed-forward network: x + f(norm(x)).
+    #[default]
+    Before,
+    /// After them, before they are added: x + norm(f(x)), as in OLMo 2.
+    After,
+    /// Both: x + norm(f(norm(x))), as in Gemma 2 and GLM-4-0414.
+    Both,
+}
+
+impl NormPlacement {
+    /// Whether a norm stands before each of the two.
+    pub fn is_before(self) -> bool {
+        self != Self::After
+    }
+
+    /// Whether a norm stands after each of the two.
+    pub fn is_after(self) -> bool {
+        self != Self::Before
+    }
 }
 
 /// Activation of the feed-forward network.

@@ -187,13 +187,13 @@ impl ForwardContext<'_> {
         }
     }
 
-    /// x + dropout(y), where each of `ranks` computes `part`, one term of y (N, D).
+    /// x + dropout(y), or without x just y, where each of `ranks` computes `part`, one term of y (N, D).
     pub(super) fn leave<'p>(
         &self,
         tape: &mut Tape<'_, 'p>,
         ranks: &MatrixRanks,
         dropout: Option<Dropout>,
-        x: Var,
+        x: Option<Var>,
         part: impl FnOnce(&mut Tape<'_, 'p>) -> Var,
     ) -> Var {
         let sum = |tape: &mut Tape<'_, 'p>| {
@@ -201,9 +201,10 @@ impl ForwardContext<'_> {
             tape.scope("leave", |tape| tape.leave_shared(part, ranks))
         };
         let y = if self.config.recomputed.keeps_exchanged { tape.keeping(sum) } else { sum(tape) };
-        match dropout {
-            Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
-            None => tape.scope("residual", |tape| tape.add_to(y, x)),
+        match (x, dropout) {
+            (None, _) => y,
+            (Some(x), Some(dropout)) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
+            (Some(x), None) => tape.scope("residual", |tape| tape.add_to(y, x)),
         }
     }
 

@@ -155,7 +155,8 @@ impl Block<Parameter> {
         tape.recompute(drops, |tape| self.forward(tape, ctx, layer, x))
     }
 
-    /// x + attention(norm(x)), then x + feed_forward(norm(x)).
+    /// x + attention(norm(x)), then x + feed_forward(norm(x)); in some models x + norm(attention(x)), or with both
+    /// norms.
     fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -163,19 +164,64 @@ impl Block<Parameter> {
         layer: usize,
         x: Var, // (N, D)
     ) -> Var {
-        let h = self.attention_norm.before(&self.attention.wqkv, tape, "attention_norm", ctx, x);
-        let x = tape.scope("attention", |tape| self.attention.forward(tape, ctx, layer, h, x));
-        match &self.feed_forward {
+        let h = match &self.attention_norm {
+            Some(norm) => norm.before(&self.attention.wqkv, tape, "attention_norm", ctx, x),
+            None => Normed::Done(tape.scope("attention", |tape| ctx.enter(tape, x))),
+        };
+        let residual = Residual { x, norm: self.post_attention_norm.as_ref() };
+        let y = tape.scope("attention", |tape| self.attention.forward(tape, ctx, layer, h, residual.fused()));
+        let site = DropoutSite::AttentionOutput(layer);
+        let x = residual.plus(tape, "post_attention_norm", ctx, y, site); // (N, D)
+
+        let residual = Residual { x, norm: self.post_ffn_norm.as_ref() };
+        let y = match &self.feed_forward {
             FeedForward::Dense(dense) => {
-                let h = self.ffn_norm.before(&dense.w_gate_up, tape, "ffn_norm", ctx, x);
-                tape.scope("feed_forward", |tape| dense.forward(tape, ctx, layer, h, x))
+                let h = match &self.ffn_norm {
+                    Some(norm) => norm.before(&dense.w_gate_up, tape, "ffn_norm", ctx, x),
+                    None => Normed::Done(tape.scope("feed_forward", |tape| ctx.enter(tape, x))),
+                };
+                tape.scope("feed_forward", |tape| dense.forward(tape, ctx, layer, h, residual.fused()))
             }
             FeedForward::Mixture(mixture) => {
-                let h = self.ffn_norm.forward(tape, "ffn_norm", ctx, x);
+                let h = self.ffn_norm.as_ref().map_or(x, |norm| norm.forward(tape, "ffn_norm", ctx, x));
                 let h = tape.scope("ffn_norm", |tape| ctx.enter(tape, h));
-                tape.scope("feed_forward", |tape| mixture.forward(tape, ctx, layer, h, x))
+                tape.scope("feed_forward", |tape| mixture.forward(tape, ctx, layer, h, residual.fused()))
             }
-        }
+        };
+        let site = DropoutSite::FeedForwardOutput(layer);
+        residual.plus(tape, "post_ffn_norm", ctx, y, site) // (N, D)
+    }
+}
+
+/// The residual stream x (N, D) beside a sublayer, and the norm of the sublayer's output.
+struct Residual<'p> {
+    x: Var,
+    norm: Option<&'p Parameter>,
+}
+
+impl<'p> Residual<'p> {
+    /// What the sublayer itself adds to its output: nothing if the norm comes first.
+    fn fused(&self) -> Option<Var> {
+        self.norm.is_none().then_some(self.x)
+    }
+
+    /// x + dropout(norm(y)) of a sublayer's output y (N, D), which without a norm is that sum already.
+    fn plus(
+        self,
+        tape: &mut Tape<'_, 'p>,
+        name: &str,
+        ctx: &ForwardContext<'_>,
+        y: Var,
+        site: DropoutSite,
+    ) -> Var {
+        let Some(weight) = self.norm else { return y };
+        tape.scope(name, |tape| match ctx.dropout(site) {
+            None => tape.add_rms_norm(self.x, y, weight, ctx.rms_norm()),
+            Some(dropout) => {
+                let y = tape.rms_norm(y, weight, ctx.rms_norm());
+                tape.scope("dropout", |tape| tape.dropout(y, Some(self.x), dropout))
+            }
+        })
     }
 }
 
@@ -189,14 +235,14 @@ enum Normed<'p> {
 }
 
 impl SelfAttention<Parameter> {
-    /// x + dropout(Wo · attention(h)).
+    /// x + dropout(Wo · attention(h)), or without x just Wo · attention(h).
     fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         layer: usize,
-        h: Normed<'p>, // (N, D)
-        x: Var,        // (N, D)
+        h: Normed<'p>,  // (N, D)
+        x: Option<Var>, // (N, D)
     ) -> Var {
         // (N, (H + 2 G)·C), or their latent parts
         let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, h));
@@ -284,14 +330,14 @@ fn attend(
 }
 
 impl DenseFeedForward<Parameter> {
-    /// x + dropout(W_down · activation(W_gate_up · h)).
+    /// x + dropout(W_down · activation(W_gate_up · h)), or without x just the product.
     fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         layer: usize,
-        h: Normed<'p>, // (N, D)
-        x: Var,        // (N, D)
+        h: Normed<'p>,  // (N, D)
+        x: Option<Var>, // (N, D)
     ) -> Var {
         let y = self.activated(tape, ctx, layer, h); // (N, F)
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
@@ -410,15 +456,15 @@ impl Linear<Parameter> {
         tape.linear_of_few_rows(x, norm, &self.weight, self.bias.as_ref(), width)
     }
 
-    /// x + dropout(y Wᵀ + b). Without dropout the product's kernel adds x. If ranks share W's columns, the first rank
-    /// adds b.
+    /// x + dropout(y Wᵀ + b), or without x just y Wᵀ + b. Without dropout the product's kernel adds x. If ranks share
+    /// W's columns, the first rank adds b.
     pub(super) fn add<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         y: Var,
         dropout: Option<Dropout>,
-        x: Var,
+        x: Option<Var>,
     ) -> Var {
         if let Some(ranks) = ctx.matrix_ranks {
             return ctx.leave(tape, ranks, dropout, x, |tape| {
@@ -426,11 +472,11 @@ impl Linear<Parameter> {
                 self.adapted(tape, ctx, y, part, Some(ranks))
             });
         }
-        match dropout {
-            None => self.forward(tape, ctx, y, Some(x)),
+        match dropout.filter(|_| x.is_some()) {
+            None => self.forward(tape, ctx, y, x),
             Some(dropout) => {
                 let y = self.forward(tape, ctx, y, None);
-                tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout))
+                tape.scope("dropout", |tape| tape.dropout(y, x, dropout))
             }
         }
     }

@@ -38,21 +38,21 @@ use crate::record::Tensor;
 use crate::tape::{Parameter, RouterLosses, Routing, Tape, Var};
 
 impl Mixture<Parameter> {
-    /// x + dropout(Σ gate · expert(h) + shared expert(h)).
+    /// x + dropout(Σ gate · expert(h) + shared expert(h)), or without x just the sum.
     pub(super) fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         layer: usize,
-        h: Var, // (N, D), normalised
-        x: Var, // (N, D), the residual stream
+        h: Var,         // (N, D), normalised
+        x: Option<Var>, // (N, D), the residual stream
     ) -> Var {
         let (Some(config), Some(state)) = (&ctx.config.mixture, &ctx.buffers.experts) else {
             panic!("layer {layer} has experts, but the configuration of its model has none")
         };
         // Without dropout the last kernel of the layer adds x, unless its output is one term of a sum over ranks.
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
-        let residual = (dropout.is_none() && ctx.matrix_ranks.is_none()).then_some(x);
+        let residual = x.filter(|_| dropout.is_none() && ctx.matrix_ranks.is_none());
         let shared = self.shared.as_ref().zip(config.shared);
         let start = |tape: &mut Tape<'_, 'p>| {
             let (shared, sizes) = shared?;
@@ -74,9 +74,9 @@ impl Mixture<Parameter> {
             return ctx.leave(tape, ranks, dropout, x, sum);
         }
         let y = sum(tape);
-        match dropout {
+        match dropout.filter(|_| x.is_some()) {
             None => y,
-            Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, Some(x), dropout)),
+            Some(dropout) => tape.scope("dropout", |tape| tape.dropout(y, x, dropout)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Names of parameters in Hugging Face files, by family and without `.weight` and `.bias`, and in Megatron.
 
-use super::config::{Family, ModelConfig, SharedExpert};
+use super::config::{Family, ModelConfig, NormPlacement, SharedExpert};
 
 /// The gate of the shared expert, as in Qwen2.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
@@ -95,7 +95,11 @@ pub(super) struct Names {
     pub q_norm: &'static str,
     pub k_norm: &'static str,
     pub wo: &'static str,
+    /// The norm of attention's output.
+    pub post_attention_norm: &'static str,
     pub ffn_norm: &'static str,
+    /// The norm of the feed-forward network's output.
+    pub post_ffn_norm: &'static str,
     pub gate_up: &'static [&'static str],
     pub w_down: &'static str,
     /// Whether files hold the layers' matrices as (in, out): GPT-2's linear layers are convolutions of width 1.
@@ -117,6 +121,14 @@ impl Names {
             Family::Phi3 => &PHI3,
         }
     }
+
+    /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma.
+    pub fn of_model(config: &ModelConfig) -> &'static Self {
+        match (config.family, config.norm_placement) {
+            (Family::Llama, NormPlacement::Both) => &GEMMA,
+            (family, _) => Self::of(family),
+        }
+    }
 }
 
 const LLAMA: Names = Names {
@@ -132,14 +144,23 @@ const LLAMA: Names = Names {
     q_norm: "self_attn.q_norm",
     k_norm: "self_attn.k_norm",
     wo: "self_attn.o_proj",
+    post_attention_norm: "post_attention_layernorm",
     ffn_norm: "post_attention_layernorm",
+    post_ffn_norm: "post_feedforward_layernorm",
     gate_up: &["mlp.gate_proj", "mlp.up_proj"],
     w_down: "mlp.down_proj",
     is_transposed: false,
     has_fused_heads: false,
 };
 
-const GLM: Names = Names { gate_up: &["mlp.gate_up_proj"], ..LLAMA };
+const GEMMA: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };
+
+const GLM: Names = Names {
+    post_attention_norm: "post_self_attn_layernorm",
+    post_ffn_norm: "post_mlp_layernorm",
+    gate_up: &["mlp.gate_up_proj"],
+    ..LLAMA
+};
 
 const PHI3: Names = Names { qkv: &["self_attn.qkv_proj"], ..GLM };
 
@@ -156,7 +177,9 @@ const GPT2: Names = Names {
     q_norm: "attn.q_norm",
     k_norm: "attn.k_norm",
     wo: "attn.c_proj",
+    post_attention_norm: "ln_1_post",
     ffn_norm: "ln_2",
+    post_ffn_norm: "ln_2_post",
     gate_up: &["mlp.c_fc"],
     w_down: "mlp.c_proj",
     is_transposed: true,
@@ -188,7 +211,9 @@ const BLOOM: Names = Names {
     q_norm: "self_attention.q_norm",
     k_norm: "self_attention.k_norm",
     wo: "self_attention.dense",
+    post_attention_norm: "post_self_attention_layernorm",
     ffn_norm: "post_attention_layernorm",
+    post_ffn_norm: "post_mlp_layernorm",
     gate_up: &["mlp.dense_h_to_4h"],
     w_down: "mlp.dense_4h_to_h",
     is_transposed: false,

@@ -50,14 +50,18 @@ pub struct Gpt<P> {
 /// One layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block<P> {
-    /// The norm before attention.
-    pub attention_norm: NormWeights<P>,
+    /// The norm before attention, if there is one.
+    pub attention_norm: Option<NormWeights<P>>,
     /// Attention.
     pub attention: SelfAttention<P>,
-    /// The norm before the feed-forward network.
-    pub ffn_norm: NormWeights<P>,
+    /// (D): the norm of attention's output, if there is one.
+    pub post_attention_norm: Option<P>,
+    /// The norm before the feed-forward network, if there is one.
+    pub ffn_norm: Option<NormWeights<P>>,
     /// A dense network, or a mixture of experts.
     pub feed_forward: FeedForward<P>,
+    /// (D): the norm of the feed-forward network's output, if there is one.
+    pub post_ffn_norm: Option<P>,
 }
 
 /// Attention of H query heads and G key-value heads of C dimensions.
@@ -176,12 +180,19 @@ impl<P> Gpt<P> {
 impl<P> Block<P> {
     /// A layer, whose queries are projected from `queries` if there is such a table.
     fn declare(layer: &mut Scope<'_, P>, queries: Option<P>) -> Self {
-        let names = layer.names;
+        let (names, width) = (layer.names, layer.config.hidden_size);
+        let (is_before, is_after) =
+            (layer.config.norm_placement.is_before(), layer.config.norm_placement.is_after());
+        let before = |layer: &mut Scope<'_, P>, paths, name| is_before.then(|| layer.norm(paths, name));
+        let after =
+            |layer: &mut Scope<'_, P>, path, name| is_after.then(|| layer.norm_weight(path, name, width));
         Self {
-            attention_norm: layer.norm(["attention_norm", "attention_norm_bias"], names.attention_norm),
+            attention_norm: before(layer, ["attention_norm", "attention_norm_bias"], names.attention_norm),
             attention: SelfAttention::declare(layer, queries),
-            ffn_norm: layer.norm(["ffn_norm", "ffn_norm_bias"], names.ffn_norm),
+            post_attention_norm: after(layer, "post_attention_norm", names.post_attention_norm),
+            ffn_norm: before(layer, ["ffn_norm", "ffn_norm_bias"], names.ffn_norm),
             feed_forward: FeedForward::declare(layer),
+            post_ffn_norm: after(layer, "post_ffn_norm", names.post_ffn_norm),
         }
     }
 }

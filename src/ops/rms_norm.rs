@@ -59,6 +59,19 @@ impl Params {
 /// columns of a larger tensor; its width is then a multiple of 4.
 #[track_caller]
 pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tensor, norm: RmsNorm) {
+    forward(rec, &RmsNormSaved { x, w, rstd }, y, norm, None);
+}
+
+/// y (N, D) = residual + [`rms_norm`] of `saved.x` by `saved.w`; fills `saved.rstd`.
+#[track_caller]
+pub fn add_rms_norm(rec: &mut Recorder, residual: Tensor, saved: &RmsNormSaved, y: Tensor, norm: RmsNorm) {
+    assert!((y.rows, y.stride) == (residual.rows, residual.stride), "y must have the shape of the residual");
+    forward(rec, saved, y, norm, Some(residual));
+}
+
+#[track_caller]
+fn forward(rec: &mut Recorder, saved: &RmsNormSaved, y: Tensor, norm: RmsNorm, residual: Option<Tensor>) {
+    let RmsNormSaved { x, w, rstd } = saved;
     assert!(
         (y.rows, y.cols, y.stride) == (x.rows, x.cols, stride_of(x.cols)),
         "y must have the shape of rms_norm's input"
@@ -66,14 +79,18 @@ pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tenso
     assert!(w.cols == x.cols, "rms_norm of {} columns with {} weights", x.cols, w.cols);
     assert!(rstd.cols == x.rows, "rms_norm needs one rstd for each of {} rows", x.rows);
     let (kernel, grid) = few_or_many_rows(rec, "rms_norm", "rms_norm", x.element, x.rows);
-    let bindings = [
+    let mut bindings = vec![
         x.bind_with_offset("x", x.element),
         w.bind("w", x.element),
         y.bind("y", x.element),
         rstd.bind("rstd_out", Element::F32),
     ];
-    let kernel = kernel.constant("ROWS", ROWS).condition(Condition::ZeroCentered, norm.is_zero_centered);
-    rec.dispatch(kernel, &bindings, &Params::new(&x, Some(norm)), grid);
+    bindings.extend(residual.map(|residual| residual.bind("residual", x.element)));
+    let kernel = kernel
+        .constant("ROWS", ROWS)
+        .condition(Condition::Residual, residual.is_some())
+        .condition(Condition::ZeroCentered, norm.is_zero_centered);
+    rec.dispatch(kernel, &bindings, &Params::new(x, Some(norm)), grid);
 }
 
 /// The tensors that the backward reads.

@@ -100,19 +100,40 @@ impl<'p> Tape<'_, 'p> {
     /// x / rms(x) · w, (N, D).
     #[track_caller]
     pub fn rms_norm(&mut self, x: Var, weight: &'p Parameter, norm: RmsNorm) -> Var {
+        self.rms_norm_onto(None, x, weight, norm)
+    }
+
+    /// residual + x / rms(x) · w, (N, D). The gradient of the residual is the gradient of the result, without a copy.
+    #[track_caller]
+    pub fn add_rms_norm(&mut self, residual: Var, x: Var, weight: &'p Parameter, norm: RmsNorm) -> Var {
+        self.rms_norm_onto(Some(residual), x, weight, norm)
+    }
+
+    #[track_caller]
+    fn rms_norm_onto(&mut self, residual: Option<Var>, x: Var, weight: &'p Parameter, norm: RmsNorm) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let y = self.rec.tensor("y", rows, cols, element);
         let rstd = self.rec.tensor("rstd", 1, rows, Element::F32);
         let w = weight.weight();
-        rms_norm::rms_norm(self.rec, x.tensor, w, y, rstd, norm);
+        match residual {
+            None => rms_norm::rms_norm(self.rec, x.tensor, w, y, rstd, norm),
+            Some(residual) => {
+                let saved = rms_norm::RmsNormSaved { x: x.tensor, w, rstd };
+                rms_norm::add_rms_norm(self.rec, residual.tensor, &saved, y, norm);
+            }
+        }
         let (saved_x, saved_rstd) = (self.save(x), self.save_tensor(rstd));
-        self.result(y, &[x], weight.trains(), move |tape, dy| {
+        let inputs: Vec<Var> = [Some(x), residual].into_iter().flatten().collect();
+        self.result(y, &inputs, weight.trains(), move |tape, dy| {
             let saved = rms_norm::RmsNormSaved { x: tape.saved(saved_x), w, rstd: tape.saved(saved_rstd) };
             if let Some(dw) = weight.gradient() {
                 rms_norm::rms_norm_backward_weight(tape.rec, &saved, dy, dw);
             }
             if let Some(target) = tape.target(x) {
                 rms_norm::rms_norm_backward(tape.rec, &saved, norm, dy, target.tensor, target.accumulate);
+            }
+            if let Some(residual) = residual {
+                tape.give(residual, dy); // last: others may add to dy from here on
             }
         })
     }

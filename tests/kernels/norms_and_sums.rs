@@ -51,11 +51,16 @@ fn check_rms_norm(case: &mut Case, [rows, cols]: [u32; 2], element: Element, nor
     rms_norm::rms_norm(&mut case.rec, x.tensor, w.tensor, y, rstd, norm);
     let w_values = factors(norm, &w.values);
     let want = reference::rms_norm::rms_norm(&x.values, &w_values, cols as usize, 1e-5);
-    case.expect("y", y, want, allowed(element, cols));
+    case.expect("y", y, want.clone(), allowed(element, cols));
     let inverse =
         |row: &[f64]| 1.0 / (row.iter().map(|v| v * v).sum::<f64>() / row.len() as f64 + 1e-5).sqrt();
     let want_rstd: Vec<f64> = x.values.chunks(cols as usize).map(inverse).collect();
     case.expect_vector("rstd", rstd, want_rstd.clone(), allowed(F32, cols));
+
+    let (residual, sum_y) = (case.input(rows, cols, element), case.output(rows, cols, element));
+    let again = RmsNormSaved { x: x.tensor, w: w.tensor, rstd: case.output(1, rows, F32) };
+    rms_norm::add_rms_norm(&mut case.rec, residual.tensor, &again, sum_y, norm);
+    case.expect("y on a residual", sum_y, sum(&residual.values, &want), allowed(element, cols));
 
     let dy = case.input(rows, cols, element);
     let (dx, more) = (case.output(rows, cols, element), case.input(rows, cols, element));

@@ -2,6 +2,7 @@
 //! gradients are the reference's.
 
 use crate::lab::{Case, Input, allowed, check, order_by_id, sum};
+use crate::norms_and_sums::factors;
 use crate::packed::{columns, pack_gate_up, pack_qkv, split_gate_up, split_qkv};
 use gristmill::element::Element::F32;
 use gristmill::ops::attention::{Attention, DocumentBounds};
@@ -177,6 +178,29 @@ fn rms_norm() {
             |dy| {
                 let (dx, dw) = reference::rms_norm::rms_norm_backward(&values, &w, dy, d as usize, 1e-5);
                 (dx, vec![dw])
+            },
+        );
+    });
+}
+
+/// x + norm(x): the residual takes the gradient of the sum itself, which the norm adds to.
+#[test]
+fn add_rms_norm() {
+    check("tape add_rms_norm", |case| {
+        let d = 13;
+        let (x, weights) = (case.input(N, d, F32), [weight(case, 1, d)]);
+        let norm = RmsNorm { epsilon: 1e-5, is_zero_centered: true };
+        let (values, w) = (x.values.clone(), factors(norm, &weights[0].values));
+        mid_graph(
+            case,
+            &x,
+            d,
+            d + N,
+            |tape, x, w| tape.add_rms_norm(x, x, &w[0].parameter, norm),
+            &weights,
+            |dy| {
+                let (dx, dw) = reference::rms_norm::rms_norm_backward(&values, &w, dy, d as usize, 1e-5);
+                (sum(&dx, dy), vec![dw])
             },
         );
     });

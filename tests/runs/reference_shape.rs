@@ -2,15 +2,15 @@
 
 use gristmill::element::Element;
 use gristmill::model::config::{
-    Activation, DropOrder, Family, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig, Positions,
-    QueryScaling, RopeScaling, TokenDispatch, Yarn,
+    Activation, DropOrder, Family, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig,
+    NormPlacement, Positions, QueryScaling, RopeScaling, TokenDispatch, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
 use reference::gpt::Layer;
 use reference::rope_scaling::Scaling;
 use reference::storage::Storage;
-use reference::variant::{Naming, Variant};
+use reference::variant::{Naming, Norms, Variant};
 use std::collections::BTreeMap;
 
 pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
@@ -52,9 +52,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         qk_norm: model.qk_norm,
         variant: Variant {
             naming: match model.family {
-                Family::Llama | Family::Glm | Family::Ernie45 | Family::Helium | Family::Gpt2 => {
-                    Naming::Plain
-                }
+                Family::Llama | Family::Ernie45 | Family::Helium | Family::Gpt2 => Naming::Plain,
+                Family::Glm => Naming::Glm,
                 Family::Bloom => Naming::Bloom,
                 // The tests give Phi-3's q, k and v Baichuan's name.
                 Family::Baichuan | Family::Phi3 => Naming::Baichuan,
@@ -63,6 +62,11 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             },
             alibi: model.positions == Positions::Alibi,
             embedding_norm: model.embedding_norm,
+            norms: match model.norm_placement {
+                NormPlacement::Before => Norms::Before,
+                NormPlacement::After => Norms::After,
+                NormPlacement::Both => Norms::Both,
+            },
             zero_centered_norms: model.zero_centered_norms,
             query_layer: model.layer(model.num_layers - 1).has_query_table,
             head_epsilon: model.head_epsilon,

@@ -84,6 +84,24 @@ fn zero_centred(model: &str) -> Setup {
     Setup::new("zero-centred", &format!("{keys}, {model}"))
 }
 
+/// Norms after sublayers, and on both sides of them: of dense layers, experts, and multi-token prediction.
+#[test]
+fn norms_after_sublayers_follow_the_reference() {
+    let experts = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1";
+    for setup in [
+        Setup::new("norms after", "norm_placement: after, use_qk_norm: True, n_kv_heads: 2"),
+        Setup::experts("experts with norms after", experts, "norm_placement: after, mtp_depth: 1"),
+        on_both_sides("n_kv_heads: 2"),
+        Setup::typed("ChatGLM2Config", "glm4", "norm_placement: both, rotary_percent: 0.5"),
+    ] {
+        follows_the_reference(&setup, compared_steps());
+    }
+}
+
+fn on_both_sides(model: &str) -> Setup {
+    Setup::new("norms on both sides", &format!("norm_placement: both, {model}"))
+}
+
 /// The kernels that a GPU runs, and 16 bits; six heads, no power of two. One of these for each type of model, all with
 /// `GRISTMILL_LONG`.
 #[test]
@@ -94,8 +112,11 @@ fn each_part_follows_on_other_tiers_and_in_16_bits() {
     let float16 = ["--model.model_config.compute_dtype=float16", "--runner_wrapper.scale_sense=1024"];
     let bfloat16 = ["--model.model_config.compute_dtype=bfloat16", "--runner_wrapper.scale_sense=1024"];
     let centred = || zero_centred("tie_word_embeddings: True");
+    let both = || on_both_sides("layernorm_zero_centered_gamma: True");
     let kinds: [(&[&str], u64); 3] = [(&["--context.tier=portable"], 4), (&float16, 6), (&bfloat16, 6)];
-    for (number, setup) in ([bloom, baichuan, pangu, centred] as [fn() -> Setup; 4]).into_iter().enumerate() {
+    for (number, setup) in
+        ([bloom, baichuan, pangu, centred, both] as [fn() -> Setup; 5]).into_iter().enumerate()
+    {
         for (keys, steps) in in_turn(number, &kinds) {
             follows_the_reference(&setup().with(keys), *steps);
         }

@@ -109,6 +109,7 @@ fn rotated_models_write_as_the_reference() {
         Setup::of_growing_queries("growing queries", ""),
         Setup::of_soft_caps("soft caps", ""),
         Setup::new("zero-centred", "layernorm_zero_centered_gamma: True, use_qk_norm: True, n_kv_heads: 2"),
+        Setup::new("norms after", "norm_placement: after, n_kv_heads: 2"),
     ];
     for setup in layers {
         writes_as_alone_and_as_the_reference(&trained_model(setup), &Tier::EVERYWHERE);

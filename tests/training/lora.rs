@@ -42,6 +42,8 @@ fn adapters_follow_the_reference() {
         "lora_rank: 1, lora_alpha: 2, target_modules: [k_proj, w3], exclude_layers: ['0'], lora_a_init: normal",
     );
     follows(&Setup::new("rank 1 in one layer", &one));
+    let of_outputs = adapters("lora_rank: 4, target_modules: '.*wq|.*wo|.*down_proj'");
+    follows(&Setup::new("norms after", &format!("norm_placement: after, {of_outputs}")));
     follows(&Setup::of_layers("layers", &adapters("lora_rank: 4, target_modules: '.*wq|.*wk|.*wo'")));
     follows(&Setup::gpt2("gpt2", &adapters("lora_rank: 5, target_modules: c_attn|.*c_proj")));
 }

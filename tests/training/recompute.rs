@@ -78,6 +78,9 @@ fn dense_models_compute_the_same() {
     changes_no_bit(1, || dense("latent", &format!("{RANKS}, {DROPOUT}")));
     changes_no_bit(3, || Setup::typed("PanguAlphaConfig", "pangu-alpha", DROPOUT));
     changes_no_bit(4, || Setup::of_layers("layers", DROPOUT));
+    let after = "norm_placement: after, layernorm_zero_centered_gamma: True";
+    changes_no_bit(0, || Setup::new("norms after", after));
+    changes_no_bit(2, || Setup::new("norms on both sides", &format!("norm_placement: both, {DROPOUT}")));
 }
 
 #[test]

@@ -308,7 +308,11 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         "--model.model_config={type: DeepseekV2Config, vocab_size: 300, hidden_size: 36, num_layers: 1, num_heads: 3, \
          seq_length: 16, q_lora_rank: 12, kv_lora_rank: 8, qk_nope_head_dim: 8, qk_rope_head_dim: 4, v_head_dim: 12}",
     ];
-    let centred = ["--model.model_config.layernorm_zero_centered_gamma=True"];
+    let centred = [
+        "--model.model_config.layernorm_zero_centered_gamma=True",
+        "--model.model_config.norm_placement=both",
+    ];
+    let after = ["--model.model_config.norm_placement=after"];
     let watched = [
         "--monitor_config={monitor_on: True, local_norm_format: log, optimizer_state_format: log, weight_state_format: log, \
          max_attention_logit_format: log}",
@@ -323,7 +327,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let halves =
         ["float16", "bfloat16"].map(|element| format!("--model.model_config.compute_dtype={element}"));
-    let half_models = [&[][..], &plain, &centred, &gpt2, &latent, &dropping];
+    let half_models = [&[][..], &plain, &centred, &after, &gpt2, &latent, &dropping];
     let optimizers: Vec<String> =
         OptimizerType::sections().map(|section| format!("--optimizer={{{section}}}")).collect();
     capabilities
@@ -334,6 +338,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 &plain,
                 &tied,
                 &centred,
+                &after,
                 &gpt2,
                 &exact,
                 &fast,

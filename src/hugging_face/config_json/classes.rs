@@ -13,7 +13,7 @@
 //! - `facts`: what it computes, by our key that decides the same. A text is the key of the class, or several keys
 //!   between bars, of which the first that is written counts; a final `/2` halves the value. A text after `=` is a word
 //!   that the class always has, and anything else is a value that it always has;
-//! - `windows`: which layers have a sliding window;
+//! - `windows`: which layers have a sliding window, and `rotates_in_windows`: whether these alone rotate;
 //! - `tensors`: the names of its tensors, where they are not those of `transformers`.
 //!
 //! `wrappers` are the classes of models of images or sound around one of these classes.
@@ -62,6 +62,8 @@ pub(in crate::hugging_face) struct Class {
     #[serde(skip)]
     keys: BTreeSet<String>,
     windows: Option<Windows>,
+    /// Whether only layers that may have a window rotate, unless no layer may.
+    pub rotates_in_windows: bool,
     /// Names of tensors that are not those of `transformers`.
     tensors: Option<TensorNames>,
     /// Whether files may hold layers of multi-token prediction beyond the last layer, which the class leaves out.
@@ -93,6 +95,8 @@ pub(in crate::hugging_face) enum Windows {
     ThreeOfFour,
     /// Layers that do not rotate.
     Unrotated,
+    /// All layers but every `sliding_window_pattern`-th.
+    Pattern,
 }
 
 /// The names of tensors under which a class was first published.

@@ -4,7 +4,7 @@ use super::classes::always_here;
 use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{
-    Activation, Family, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, Score,
+    Activation, Family, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, NormPlacement, Score,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("intermediate_size", model.intermediate_size.into()),
         ("hidden_act", activation(model.activation).into()),
         ("rms_norm_eps", model.norm_eps.into()),
+        ("norm_placement", norm_placement(model.norm_placement).into()),
         ("layernorm_zero_centered_gamma", model.zero_centered_norms.into()),
         ("tie_word_embeddings", model.tie_word_embeddings.into()),
         ("qkv_has_bias", model.qkv_bias.into()),
@@ -105,6 +106,15 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
 /// The width of which a share rotates. In latent attention all of it rotates.
 fn rotating_width(model: &ModelConfig) -> usize {
     if model.latent.is_some() { model.layer.rotary_dim } else { model.head_dim }
+}
+
+/// The word for where norms stand.
+pub(in crate::hugging_face) fn norm_placement(placement: NormPlacement) -> &'static str {
+    match placement {
+        NormPlacement::Before => "before",
+        NormPlacement::After => "after",
+        NormPlacement::Both => "both",
+    }
 }
 
 fn activation(activation: Activation) -> &'static str {

@@ -227,7 +227,10 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     let value = scale.unwrap_or(temperature / head_dim.sqrt()).into();
     facts.insert("attention_multiplier", Fact { key: "attention_multiplier".to_string(), value });
     let layers = Layers { whole: number(facts, "num_layers").unwrap_or(0.0), most: most_layers };
-    let rotates = rotating_layers(reading, &layers);
+    let rotates = match reading.class.rotates_in_windows {
+        true => layers_that_may_slide(reading, &layers),
+        false => rotating_layers(reading, &layers),
+    };
     let [size, types] = windows(reading, &layers, rotates.as_deref().unwrap_or_default(), longest);
     let rotates = rotates.map_or_else(Value::from, |rotates| no_rope_layers(&rotates));
     // No class that is known here has another rotation in layers with a window.
@@ -277,6 +280,22 @@ fn rotating_layers(reading: &Reading<'_>, layers: &Layers) -> Result<Vec<bool>, 
     Ok((1..=told).map(|number| !number.is_multiple_of(interval)).collect())
 }
 
+/// Whether each layer rotates, where those do that would have a window however narrow, or all if the file gives none;
+/// or a sentence.
+fn layers_that_may_slide(reading: &Reading<'_>, layers: &Layers) -> Result<Vec<bool>, String> {
+    let told = layers.told();
+    let has_window = reading.number("sliding_window").is_some();
+    if let Value::Array(listed) = reading.decided("layer_types").1 {
+        let slides = listed.iter().take(told).map(|kind| !has_window || kind == SLIDING).collect();
+        return layers.misfit("layer_types", &listed).map_or(Ok(slides), Err);
+    }
+    // The class itself divides by this number.
+    let pattern = reading.number("sliding_window_pattern").filter(|pattern| has_window && *pattern >= 1.0);
+    let pattern =
+        pattern.ok_or("without `layer_types`, and without a window and a number to choose its layers")?;
+    Ok((1..=told).map(|number| !number.is_multiple_of(pattern as usize)).collect())
+}
+
 /// The window of the layers that have one, null for none, and which layers these are, null for all; or a sentence. A
 /// window of at least `longest` tokens counts as none. `rotates` is whether each layer rotates.
 fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: usize) -> [Value; 2] {
@@ -305,6 +324,7 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
         return [size.into(), misfit.into()];
     }
     let border = reading.number("max_window_layers").map_or(0, |layers| layers as usize);
+    let pattern = reading.number("sliding_window_pattern").map_or(1, |pattern| pattern as usize);
     let by_rule = |layer: usize| match rule {
         Windows::Never => false,
         Windows::Always | Windows::All => true,
@@ -312,6 +332,7 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
         Windows::Alternate => layer < border && layer.is_multiple_of(2),
         Windows::ThreeOfFour => !layer.is_multiple_of(4),
         Windows::Unrotated => rotates.get(layer) == Some(&false),
+        Windows::Pattern => !(layer + 1).is_multiple_of(pattern),
     };
     let slides = |layer: usize| match listed {
         Some(types) => types.get(layer).is_some_and(|kind| kind == SLIDING),

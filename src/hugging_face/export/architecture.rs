@@ -12,6 +12,8 @@
 //! | is a Phi-3 | `Phi3ForCausalLM` | no biases, and no scaling of the rotation |
 //! | is an ERNIE 4.5 | `Ernie4_5ForCausalLM` | biases in all layers or in none, no window, whole heads rotate |
 //! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
+//! | is a GLM with norms before and after sublayers | `Glm4ForCausalLM` | no window |
+//! | is dense and has norms after sublayers alone | `Exaone4ForCausalLM` | QK-norm, no biases; where some layers have a window, the others do not rotate, otherwise all do |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | has queries that grow with their position | `Ministral3ForCausalLM` | no biases, no QK-norm, a window in all layers or in none |
 //! | has layers that do not rotate, and no QK-norm | `SmolLM3ForCausalLM`, also with biases in all of attention | always |
@@ -30,13 +32,19 @@
 
 use super::hugging_face_scaling;
 use crate::hugging_face::config_json::classes::{Class, named, of_type};
-use crate::hugging_face::config_json::{Windows, type_of};
-use crate::model::config::{Activation, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig};
+use crate::hugging_face::config_json::{Windows, norm_placement, type_of};
+use crate::model::config::{
+    Activation, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig, NormPlacement,
+};
 use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
+use serde_json::Value;
 
 /// The class nearest to `model`.
 pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
+    if model.family == Family::Glm && model.norm_placement == NormPlacement::Both {
+        return named("glm4");
+    }
     if model.family != Family::Llama {
         return of_type(type_of(model.family));
     }
@@ -51,6 +59,7 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
 fn nearest_dense(model: &ModelConfig) -> &'static str {
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
     match (model.qk_norm, model.qkv_bias, windows) {
+        _ if model.norm_placement == NormPlacement::After => "exaone4",
         _ if rotates_a_part(model) => "glm4_moe",
         _ if has_growing_queries(model) => "ministral3",
         (false, ..) if has_unrotated(model) => "smollm3",
@@ -96,7 +105,13 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             class.windows() == Windows::Always && windows == Extent::Some,
             "sliding window of some layers alone",
         ),
-        (name != "smollm3" && has_unrotated(model), "layers without rotation"),
+        (!matches!(name, "smollm3" | "exaone4") && has_unrotated(model), "layers without rotation"),
+        (name == "exaone4" && !rotates_in_windows(model), "rotation but that of the layers with a window"),
+        (name == "exaone4" && !model.qk_norm, "attention without QK-norm"),
+        (
+            class.facts.get("norm_placement").is_some_and(|theirs| !is_placement(theirs, model)),
+            "norms in these places",
+        ),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
         (name == "ministral3" && model.qk_norm, "QK-norm"),
         (model.rotaries().len() > 1, "rotation of their own in layers with a window"),
@@ -147,7 +162,8 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     };
     let of_all_or_none = class == "ernie4_5" && !all_of_mlp;
     let of_attention_or_none = class == "smollm3" && !model.output_bias;
-    let has_no_qkv = matches!(class, "phi3" | "ministral3") || of_all_or_none || of_attention_or_none;
+    let has_no_qkv =
+        matches!(class, "phi3" | "ministral3" | "exaone4") || of_all_or_none || of_attention_or_none;
     [
         (has_no_qkv && model.qkv_bias, "biases of q, k and v alone"),
         (has_none && model.output_bias && !all_of_attention, "bias of attention's output projection alone"),
@@ -179,6 +195,18 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         (class != "qwen2_moe" && odd_width, "shared expert of this width"),
     ];
     checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()
+}
+
+/// Whether `theirs`, a fact of a class, says where the norms of `model` stand.
+fn is_placement(theirs: &Value, model: &ModelConfig) -> bool {
+    theirs.as_str().and_then(|word| word.strip_prefix('=')) == Some(norm_placement(model.norm_placement))
+}
+
+/// Whether the layers that rotate are those with a window, or all if none has one.
+fn rotates_in_windows(model: &ModelConfig) -> bool {
+    let slides = |layer: &LayerConfig| layer.window().is_some();
+    let has_windows = Extent::of(model, slides) != Extent::None;
+    model.layer_kinds().all(|(layer, _)| layer.rotates == (!has_windows || slides(layer)))
 }
 
 fn rotates_a_part(model: &ModelConfig) -> bool {

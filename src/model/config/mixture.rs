@@ -1,6 +1,6 @@
 //! The resolved configuration of a mixture of experts.
 
-use super::{Activation, ModelConfig};
+use super::{Activation, ModelConfig, NormPlacement};
 use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
 use crate::ops::route::{RouterConfig, Score};
 use std::ops::Range;
@@ -161,7 +161,9 @@ impl ModelConfig {
         let is_plain_router =
             score == Score::Softmax && groups.is_none() && scaling == 1.0 && !mixture.has_bias;
         let has_only_experts = mixture.shared.is_none() && mixture.first_dense_layers == 0;
-        let is_plain_attention = !self.qkv_bias && !self.qk_norm && self.layer.rotary_dim == self.head_dim;
+        let has_plain_norms = self.norm_placement == NormPlacement::Before && !self.zero_centered_norms;
+        let is_plain_attention =
+            !self.qkv_bias && !self.qk_norm && self.layer.rotary_dim == self.head_dim && has_plain_norms;
         is_plain_router && norm_top_k && has_only_experts && is_plain_attention && self.multi_token.is_none()
     }
 }

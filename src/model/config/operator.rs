@@ -12,6 +12,7 @@ pub enum Operator {
     LatentHeads,
     FlashAttention,
     Output,
+    PostAttentionNorm,
     FeedForwardNorm,
     GateUp,
     SwiGlu,
@@ -33,6 +34,10 @@ pub enum Operator {
 pub enum Feature {
     /// Every layer has it.
     Any,
+    /// Norms before attention and feed-forward network.
+    NormsBefore,
+    /// Norms of their outputs.
+    NormsAfter,
     /// Norms of the heads of q and k.
     QkNorm,
     /// Multi-head latent attention.
@@ -59,8 +64,8 @@ pub enum Feature {
 
 /// Each operator, in the order of the enum: the feature that a layer must have to contain it, and its path below the
 /// layer.
-const TABLE: [(Operator, Feature, &str); 22] = [
-    (Operator::AttentionNorm, Feature::Any, "attention_norm"),
+const TABLE: [(Operator, Feature, &str); 23] = [
+    (Operator::AttentionNorm, Feature::NormsBefore, "attention_norm"),
     (Operator::Qkv, Feature::Any, "attention.wqkv"),
     (Operator::QkNorm, Feature::QkNorm, "attention.qk_norm"),
     (Operator::LatentQueryNorm, Feature::LatentQueries, "attention.q_norm"),
@@ -68,7 +73,8 @@ const TABLE: [(Operator, Feature, &str); 22] = [
     (Operator::LatentHeads, Feature::Latent, "attention.heads"),
     (Operator::FlashAttention, Feature::Any, "attention.flash_attention"),
     (Operator::Output, Feature::Any, "attention.wo"),
-    (Operator::FeedForwardNorm, Feature::Any, "ffn_norm"),
+    (Operator::PostAttentionNorm, Feature::NormsAfter, "post_attention_norm"),
+    (Operator::FeedForwardNorm, Feature::NormsBefore, "ffn_norm"),
     (Operator::GateUp, Feature::Dense, "feed_forward.w_gate_up"),
     (Operator::SwiGlu, Feature::DenseSwiGlu, "feed_forward.mul"),
     (Operator::Gelu, Feature::DenseGelu, "feed_forward.gelu"),

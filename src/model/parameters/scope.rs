@@ -54,8 +54,7 @@ impl<'a, P> Scope<'a, P> {
         make: &'a mut dyn FnMut(Spec) -> P,
         streams: &'a mut Streams,
     ) -> Self {
-        let names = Names::of(config.family);
-
+        let names = Names::of_model(config);
         Self {
             config,
             names,

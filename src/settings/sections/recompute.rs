@@ -134,6 +134,8 @@ impl LayerFeatures<'_> {
         let has_gate = self.has_gate();
         match operator.needs() {
             Feature::Any => true,
+            Feature::NormsBefore => model.norm_placement.is_before(),
+            Feature::NormsAfter => model.norm_placement.is_after(),
             Feature::QkNorm => model.qk_norm,
             Feature::Latent => model.latent.is_some(),
             Feature::LatentQueries => model.latent.is_some_and(|latent| latent.q_rank.is_some()),

@@ -21,7 +21,7 @@ use super::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
 use super::mixture::Memory;
 use super::rms_norm::{rms_norm, rms_norm_backward};
 use super::rope::{rope, rope_backward};
-use super::variant::Names;
+use super::variant::{Names, Norms};
 use super::vector::add;
 use latent::Latent;
 
@@ -57,11 +57,15 @@ pub(super) struct Activations {
     v: Vec<f64>,
     /// Output of attention, (N, H·d).
     attended: Vec<f64>,
+    /// The output of attention (N, D), if a norm comes after it.
+    attention_output: Vec<f64>,
     /// The residual stream between attention and feed-forward network, (N, D).
     x_middle: Vec<f64>,
     /// x_middle after the second norm, (N, D).
     feed_forward_input: Vec<f64>,
     pub(super) feed_forward: FeedForward,
+    /// The output of the feed-forward network (N, D), if a norm comes after it.
+    feed_forward_output: Vec<f64>,
 }
 
 impl Block<'_> {
@@ -70,7 +74,7 @@ impl Block<'_> {
     pub(super) fn forward(&self, x: Vec<f64>) -> (Vec<f64>, Activations) {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
-        let attention_input = store(self.norm(names.attention_norm, &x));
+        let attention_input = self.norm_before(names.attention_norm, &x);
         let (latent, [q_projected, k_projected, v]) = match &self.shape.latent {
             Some(sizes) => {
                 let (saved, qkv) = self.latent(sizes, &attention_input);
@@ -92,11 +96,11 @@ impl Block<'_> {
             (q, k) = (store(q), store(k));
         }
         let attended = store(attention(&q, &k, &v, &self.attention()).0);
-        let x_middle = store(add(&x, &self.project(names.out, &attended)));
+        let (x_middle, attention_output) = self.plus(&x, self.project(names.out, &attended), 0);
 
-        let feed_forward_input = store(self.norm(names.ffn_norm, &x_middle));
+        let feed_forward_input = self.norm_before(names.ffn_norm, &x_middle);
         let (added, feed_forward) = self.feed_forward(&feed_forward_input);
-        let out = store(add(&x_middle, &added));
+        let (out, feed_forward_output) = self.plus(&x_middle, added, 1);
 
         let saved = Activations {
             x,
@@ -108,9 +112,11 @@ impl Block<'_> {
             k,
             v,
             attended,
+            attention_output,
             x_middle,
             feed_forward_input,
             feed_forward,
+            feed_forward_output,
         };
         (out, saved)
     }
@@ -128,11 +134,13 @@ impl Block<'_> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let input = &saved.feed_forward_input;
-        let dinput = store(self.feed_forward_backward(input, &saved.feed_forward, dout, seed, grads));
-        let dnorm = self.norm_backward(names.ffn_norm, &saved.x_middle, &dinput, grads);
+        let dadded = self.post_norm_backward(&saved.feed_forward_output, dout, 1, grads);
+        let dinput = store(self.feed_forward_backward(input, &saved.feed_forward, &dadded, seed, grads));
+        let dnorm = self.norm_before_backward(names.ffn_norm, &saved.x_middle, dinput, grads);
         let dx_middle = store(add(dout, &dnorm));
 
-        let dattended = store(self.project_backward(names.out, &saved.attended, &dx_middle, grads));
+        let dadded = self.post_norm_backward(&saved.attention_output, &dx_middle, 0, grads);
+        let dattended = store(self.project_backward(names.out, &saved.attended, &dadded, grads));
         let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
         let [mut dq, mut dk, dv] = [dq, dk, dv].map(store);
         if let Some(rotation) = &self.shape.layer(self.layer).rope {
@@ -150,7 +158,7 @@ impl Block<'_> {
             (Some(sizes), Some(latent)) => self.latent_backward(sizes, latent, input, dqkv, grads),
             _ => self.project_qkv_backward(input, dqkv, grads),
         });
-        store(add(&dx_middle, &self.norm_backward(names.attention_norm, &saved.x, &dinput, grads)))
+        store(add(&dx_middle, &self.norm_before_backward(names.attention_norm, &saved.x, dinput, grads)))
     }
 
     /// Multiplies queries (N, H·d), or their gradient, by the factors of their positions, if the layer has some. The
@@ -227,6 +235,39 @@ impl Block<'_> {
     #[track_caller]
     fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
         self.shape.norm(self.weights, &self.path(name), x)
+    }
+
+    /// x (N, D) after the norm before a sublayer, or x if there is none.
+    fn norm_before(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        match self.shape.variant.norms {
+            Norms::After => x.to_vec(),
+            Norms::Before | Norms::Both => self.shape.storage.store(self.norm(name, x)),
+        }
+    }
+
+    fn norm_before_backward(&self, name: &str, x: &[f64], dy: Vec<f64>, grads: &mut Weights) -> Vec<f64> {
+        match self.shape.variant.norms {
+            Norms::After => dy,
+            Norms::Before | Norms::Both => self.norm_backward(name, x, &dy, grads),
+        }
+    }
+
+    /// x + the output y (N, D) of sublayer number `sublayer`, after its norm if there is one; then y as stored, too.
+    fn plus(&self, x: &[f64], y: Vec<f64>, sublayer: usize) -> (Vec<f64>, Vec<f64>) {
+        let store = |values| self.shape.storage.store(values);
+        if self.shape.variant.norms == Norms::Before {
+            return (store(add(x, &y)), Vec::new());
+        }
+        let y = store(y);
+        (store(add(x, &self.norm(self.names().post_norms[sublayer], &y))), y)
+    }
+
+    /// The gradient of the output y of a sublayer, given that of the sum.
+    fn post_norm_backward(&self, y: &[f64], dsum: &[f64], sublayer: usize, grads: &mut Weights) -> Vec<f64> {
+        if self.shape.variant.norms == Norms::Before {
+            return dsum.to_vec();
+        }
+        self.shape.storage.store(self.norm_backward(self.names().post_norms[sublayer], y, dsum, grads))
     }
 
     /// The gradient of the input of [`Block::norm`], given dy; all in the shape of x.

@@ -3,6 +3,7 @@
 use super::gpt::{Architecture, HEAD, POSITIONS, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
+use super::variant::Norms;
 
 impl Shape {
     /// (name, number of elements) of every tensor of the model: exactly what [`Weights`](super::gpt::Weights) must
@@ -89,7 +90,9 @@ impl Shape {
                 add(&format!("{name}.bias"), out);
             }
         };
-        add("input_layernorm.weight", hidden);
+        if self.variant.norms != Norms::After {
+            add(&format!("{}.weight", names.attention_norm), hidden);
+        }
         let of_latent =
             |latent: LatentAttention| latent.parameters(hidden, self.num_heads, self.rope.head_dim);
         for (name, count) in self.latent.map(of_latent).into_iter().flatten() {
@@ -105,7 +108,12 @@ impl Shape {
             add("self_attn.k_norm.weight", self.head_dim);
         }
         linear(&mut add, "self_attn.o_proj", [hidden, out], biases.output);
-        add("post_attention_layernorm.weight", hidden);
+        if self.variant.norms != Norms::After {
+            add(&format!("{}.weight", names.ffn_norm), hidden);
+        }
+        if self.variant.norms != Norms::Before {
+            names.post_norms.iter().for_each(|norm| add(&format!("{norm}.weight"), hidden));
+        }
         match self.mixture_of(layer) {
             Some(mixture) => {
                 mixture

@@ -14,6 +14,8 @@ pub struct Variant {
     pub alibi: bool,
     /// The embedded tokens are normalised before the first block.
     pub embedding_norm: bool,
+    /// Where the norms of a block stand; Llama only.
+    pub norms: Norms,
     /// RMSNorms multiply by 1 + w instead of w, as in Gemma.
     pub zero_centered_norms: bool,
     /// The last block's queries are projected from a table by position; the final norm comes before that block.
@@ -26,6 +28,17 @@ pub struct Variant {
     pub logit_cap: Option<f64>,
 }
 
+/// Where the norms of a block stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norms {
+    /// x + f(norm(x))
+    Before,
+    /// x + norm(f(x)), as in OLMo 2.
+    After,
+    /// x + norm(f(norm(x))), as in Gemma 2.
+    Both,
+}
+
 /// What the tensors of a model are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
@@ -35,6 +48,8 @@ pub enum Naming {
     Bloom,
     /// Llama's, but q, k and v as one tensor.
     Baichuan,
+    /// Llama's, but those of GLM-4 for norms after sublayers.
+    Glm,
     /// GPT-2's, but stored (out, in).
     BigCode,
     /// GPT-2's, but stored (out, in), and q, k and v as three tensors.
@@ -48,6 +63,8 @@ pub(super) struct Names {
     /// Of q, k and v each, or of all as one tensor.
     pub qkv: &'static [&'static str],
     pub out: &'static str,
+    /// Of the outputs of attention and feed-forward network, in Llama.
+    pub post_norms: [&'static str; 2],
     pub ffn_norm: &'static str,
     /// Of gate and up, or of up alone.
     pub up: &'static [&'static str],
@@ -60,6 +77,7 @@ impl Variant {
         naming: Naming::Plain,
         alibi: false,
         embedding_norm: false,
+        norms: Norms::Before,
         zero_centered_norms: false,
         query_layer: false,
         head_epsilon: None,
@@ -96,7 +114,9 @@ impl Shape {
         match (self.variant.naming, self.architecture) {
             (Naming::Bloom, _) => &BLOOM,
             (Naming::Baichuan, _) => &BAICHUAN,
+            (Naming::Glm, _) => &GLM,
             (Naming::Pangu, _) => &PANGU,
+            (_, Architecture::Llama) if self.variant.norms == Norms::Both => &GEMMA2,
             (_, Architecture::Llama) => &LLAMA,
             (_, Architecture::Gpt2 { .. }) => &GPT2,
         }
@@ -140,16 +160,20 @@ const LLAMA: Names = Names {
     attention_norm: "input_layernorm",
     qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     out: "self_attn.o_proj",
+    post_norms: ["post_attention_layernorm", "post_feedforward_layernorm"],
     ffn_norm: "post_attention_layernorm",
     up: &["mlp.gate_proj", "mlp.up_proj"],
     down: "mlp.down_proj",
 };
+const GLM: Names = Names { post_norms: ["post_self_attn_layernorm", "post_mlp_layernorm"], ..LLAMA };
+const GEMMA2: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };
 const BAICHUAN: Names = Names { qkv: &["self_attn.W_pack"], ..LLAMA };
 const GPT2: Names = Names {
     layers: "transformer.h",
     attention_norm: "ln_1",
     qkv: &["attn.c_attn"],
     out: "attn.c_proj",
+    post_norms: [""; 2],
     ffn_norm: "ln_2",
     up: &["mlp.c_fc"],
     down: "mlp.c_proj",
@@ -161,6 +185,7 @@ const BLOOM: Names = Names {
     attention_norm: "input_layernorm",
     qkv: &["self_attention.query_key_value"],
     out: "self_attention.dense",
+    post_norms: [""; 2],
     ffn_norm: "post_attention_layernorm",
     up: &["mlp.dense_h_to_4h"],
     down: "mlp.dense_4h_to_h",

@@ -89,6 +89,8 @@ fn experts_of_pangu() -> Setup {
     ])
 }
 
+const CENTRED: &str = "--model.model_config.layernorm_zero_centered_gamma=True";
+
 const DROPOUT: &[&str] = &[
     "--model.model_config.hidden_dropout=0.1",
     "--model.model_config.attention_dropout=0.1",
@@ -100,9 +102,18 @@ const ADAPTERS: &str = "--model.model_config.pet_config={pet_type: lora, random_
 
 const IN_HALVES: Variation<'_> = Variation { name: "bf16", keys: BF16, bounds: PARTS_IN_BF16, ..PLAIN };
 
+const DROPPED: Variation<'_> = Variation { name: "dropout", keys: DROPOUT, ..PLAIN };
+
+const FROM_SLICES: Variation<'_> = Variation {
+    name: "recomputed from slices",
+    keys: DROPOUT,
+    of_ranks: |spread| of_matrices(spread, &["recompute=True", "recompute_slice_activation=True"]),
+    ..PLAIN
+};
+
 const VARIATIONS: [Variation<'_>; 13] = [
     PLAIN,
-    Variation { name: "dropout", keys: DROPOUT, ..PLAIN },
+    DROPPED,
     Variation {
         name: "ZeRO-1",
         of_ranks: |spread| (spread.data > 1).then(|| vec![OPTIMIZER.into()]),
@@ -130,12 +141,7 @@ const VARIATIONS: [Variation<'_>; 13] = [
         of_ranks: |spread| of_matrices(spread, &["recompute=True", "mp_comm_recompute=False"]),
         ..PLAIN
     },
-    Variation {
-        name: "recomputed from slices",
-        keys: DROPOUT,
-        of_ranks: |spread| of_matrices(spread, &["recompute=True", "recompute_slice_activation=True"]),
-        ..PLAIN
-    },
+    FROM_SLICES,
     Variation {
         name: "exchanges of operators repeated",
         of_ranks: |spread| of_matrices(spread, &["select_comm_recompute=True"]),
@@ -192,6 +198,18 @@ fn every_model_trains_as_on_one_rank() {
             train_as_one(model, &NARROW.into_iter().filter(chosen).collect::<Vec<_>>(), &IN_HALVES);
         }
     }
+}
+
+/// Norms after sublayers stand behind the sums over ranks, and without norms before them ranks share the stream itself.
+#[test]
+fn norms_after_sublayers_train_as_on_one_rank() {
+    let after: Model = || llama().with(&["--model.model_config.norm_placement=after"]);
+    let both: Model = || llama().with(&["--model.model_config.norm_placement=both", CENTRED]);
+    train_as_one(after, &NARROW, &PLAIN);
+    train_as_one(after, &[SEQUENCE], &FROM_SLICES);
+    train_as_one(both, &[SEQUENCE, STAGES], &DROPPED);
+    let experts: Model = || mixture().with(&["--model.model_config.norm_placement=after"]);
+    train_as_one(experts, &[SEQUENCE, Spread { data: 2, expert: 2, ..TENSOR }], &PLAIN);
 }
 
 #[test]

@@ -49,6 +49,7 @@ fn fill_config(model: &mut Model) {
     let config = &mut model.config;
     config.ignore_id = u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX);
     config.qk_norm = model.use_qk_norm == Some(true);
+    config.norm_placement = model.norm_placement.unwrap_or_default();
     config.zero_centered_norms = model.layernorm_zero_centered_gamma == Some(true);
     let (rope_scaling, query_scaling) =
         (model.rope_scaling.config(config.max_positions), model.rope_scaling.query_scaling());

@@ -6,7 +6,7 @@ use super::rope_scaling::{self, Scaling};
 use super::types::{ModelType, defaults};
 use super::{GPT2, LLAMA, PATH, latent};
 use crate::element::Element;
-use crate::model::config::{Activation, Gelu, LatentAttention, ModelConfig};
+use crate::model::config::{Activation, Gelu, LatentAttention, ModelConfig, NormPlacement};
 use crate::settings::engine::*;
 use crate::settings::sections::parallel::Offset;
 
@@ -36,6 +36,9 @@ rows! {
         /// Whether RMSNorm is applied to each head of q and k before rotation. DeepSeek's types accept only `True`:
         /// they normalise their latent vectors instead.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
+        /// Where the norms of a layer stand: `before` attention and feed-forward layer, `after` them (x + norm(f(x)), as
+        /// in OLMo 2), or `both`; `before` by default.
+        norm_placement: Option<NormPlacement> = Shape.optional().of(LLAMA).example("after"),
         /// Whether norms multiply by 1 + w instead of w, as in Gemma; their weights then start at 0. Megatron's name;
         /// False by default.
         layernorm_zero_centered_gamma: Option<bool> = Numbers.optional().of(LLAMA).example("True"),
@@ -168,6 +171,11 @@ const CAP: Range = Range::new("a number from 1e-6 to 1e6", |cap| (1e-6..=1e6).co
 impl Words for Element {
     const WORDS: &'static [(&'static str, Self)] =
         &[("float32", Self::F32), ("float16", Self::F16), ("bfloat16", Self::Bf16)];
+}
+
+impl Words for NormPlacement {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("before", Self::Before), ("after", Self::After), ("both", Self::Both)];
 }
 
 impl Words for Activation {

@@ -10,7 +10,7 @@
 //! line in `tests/transformers/compare.py`.
 
 use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, Model};
-use crate::model::config::{Activation, Family, Gelu, ModelConfig, Positions, Sizes};
+use crate::model::config::{Activation, Family, Gelu, ModelConfig, NormPlacement, Positions, Sizes};
 use crate::settings::engine::*;
 
 /// A type: its defaults, its names of tensors and its documentation.
@@ -301,7 +301,10 @@ fn check_glm(model: &mut Model, reader: &Reader<'_>) {
 /// them that odd widths have here.
 fn fits_glm(model: &ModelConfig) -> bool {
     let has_other_biases = model.output_bias || model.gate_up_bias || model.down_bias;
-    let is_glm = model.layer.rotary_interleaved && !has_other_biases && is_plain(model);
+    let is_glm = model.layer.rotary_interleaved
+        && !has_other_biases
+        && has_plain_tensors(model)
+        && model.norm_placement.is_before();
     is_glm && model.intermediate_size.is_multiple_of(4)
 }
 
@@ -314,8 +317,13 @@ fn check_rotation(model: &mut Model, reader: &Reader<'_>, in_pairs: bool) {
 }
 
 /// No published model of the types with names of their own has experts or other further tensors.
-fn is_plain(model: &ModelConfig) -> bool {
+fn has_plain_tensors(model: &ModelConfig) -> bool {
     model.mixture.is_none() && model.multi_token.is_none() && !model.qk_norm
+}
+
+/// Nor, except for GLM, other norms.
+fn is_plain(model: &ModelConfig) -> bool {
+    has_plain_tensors(model) && model.norm_placement == NormPlacement::Before
 }
 
 /// Files of the 7B model give the width of the feed-forward layer itself as its multiplier.

@@ -4,7 +4,7 @@ use super::*;
 use crate::gradient_check::{assert_close, assert_gradient};
 use crate::random::Random;
 use crate::rope_scaling::Scaling;
-use crate::variant::{Naming, Variant};
+use crate::variant::{Naming, Norms, Variant};
 
 const LLAMA: Shape = Shape {
     variant: Variant::PLAIN,
@@ -83,6 +83,8 @@ const CAPPED: Shape = Shape {
     variant: Variant { score_cap: Some(0.4), logit_cap: Some(1.5), ..Variant::PLAIN },
     ..LLAMA
 };
+const OLMO2: Shape = Shape { variant: Variant { norms: Norms::After, ..Variant::PLAIN }, ..LLAMA };
+const GEMMA2: Shape = Shape { variant: Variant { norms: Norms::Both, ..GEMMA.variant }, ..GEMMA };
 /// A window in the first layer alone, and queries that grow, after a rotation of their own; no rotation in the second.
 fn mixed() -> Shape {
     let rope = Rope { theta: 7.0, ..LLAMA.rope };
@@ -122,6 +124,8 @@ fn every_gradient_is_the_finite_difference() {
         QWEN2,
         QWEN3,
         GEMMA,
+        GEMMA2,
+        OLMO2,
         GPT2,
         UNTIED_GPT2,
         BLOOM,
