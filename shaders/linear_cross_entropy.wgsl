@@ -200,7 +200,7 @@ fn sum_losses(@builtin(local_invocation_index) lane: u32) {
 // The logit of a target; LOWEST for a target that is in no column here, as an ignored one may be.
 fn logit_of(target_id: u32, start: u32) -> f32 {
     let column = target_id - params.first_column; // targets before the first column wrap around
-    let logit = capped(logits[start + min(column, params.vocab - 1u) / 4u])[column % 4u];
+    let logit = capped(vec4<f32>(logits[start + min(column, params.vocab - 1u) / 4u][column % 4u])).x;
     return select(LOWEST, logit, column < params.vocab);
 }
 
