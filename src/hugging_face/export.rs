@@ -6,7 +6,7 @@
 
 mod architecture;
 
-use super::config_json::classes::{self, Class};
+use super::config_json::classes::{self, Class, FULL, SLIDING};
 use super::config_json::{ACTIVATIONS, Windows, facts};
 use crate::model::config::{Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig};
 use crate::ops::rope_scaling::{Llama3, QueryScaling, RopeScaling, Yarn};
@@ -169,11 +169,31 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     {
         config.extend(cap.map(|cap| (key.to_string(), cap.into())));
     }
+    if class.rotates_by_kind() {
+        ["rope_theta", "rope_scaling", "partial_rotary_factor"]
+            .iter()
+            .for_each(|key| drop(config.remove(*key)));
+        config.insert("rope_parameters".into(), rotations_by_kind(model));
+    }
     let rotates: Vec<u8> = layers.iter().map(|layer| layer.rotates.into()).collect();
     if rotates.contains(&0) && !class.rotates_in_windows {
         config.insert("no_rope_layers".into(), rotates.into());
     }
     config
+}
+
+/// `rope_parameters` of a class that has them for each kind of layers.
+fn rotations_by_kind(model: &ModelConfig) -> Value {
+    let of_layers = |has_window: bool| {
+        let is_of = |layer: &LayerConfig| model.published_window(layer).is_some() == has_window;
+        let mut kinds = model.layer_kinds().map(|(layer, _)| layer);
+        let layer = kinds.find(|layer| is_of(layer)).unwrap_or(&model.layer);
+        let mut parameters = entries(hugging_face_scaling(&layer.rope_scaling, layer.query_scaling.as_ref()));
+        parameters.entry("rope_type").or_insert("default".into());
+        parameters.insert("rope_theta".into(), layer.rope_theta.into());
+        Value::Object(parameters)
+    };
+    json!({ FULL: of_layers(false), SLIDING: of_layers(true) })
 }
 
 /// The keys that multi-head latent attention adds, as in DeepSeek, and the keys that mean something else there.

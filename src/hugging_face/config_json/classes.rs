@@ -13,7 +13,9 @@
 //! - `facts`: what it computes, by our key that decides the same. A text is the key of the class, or several keys
 //!   between bars, of which the first that is written counts; a final `/2` halves the value. A text after `=` is a word
 //!   that the class always has, and anything else is a value that it always has;
-//! - `windows`: which layers have a sliding window, and `rotates_in_windows`: whether these alone rotate;
+//! - `windows`: which layers have a sliding window, and `rotates_in_windows`: whether these alone rotate. Where the
+//!   default of `rope_parameters` has an entry for each kind of layers, those with a window rotate by parameters of
+//!   their own;
 //! - `tensors`: the names of its tensors, where they are not those of `transformers`.
 //!
 //! `wrappers` are the classes of models of images or sound around one of these classes.
@@ -173,6 +175,11 @@ impl Class {
     pub fn rotates_a_part(&self) -> bool {
         self.defaults.contains_key("partial_rotary_factor")
     }
+
+    /// Whether `rope_parameters` has parameters for each kind of layers, those with a window and the others.
+    pub fn rotates_by_kind(&self) -> bool {
+        self.defaults.get("rope_parameters").is_some_and(|kinds| kinds.get(FULL).is_some())
+    }
 }
 
 /// The keys that a fact names; none if it always has one value.
@@ -180,6 +187,10 @@ pub(in crate::hugging_face) fn keys_of(fact: &Value) -> Option<&str> {
     let keys = fact.as_str().filter(|keys| !keys.starts_with('='))?;
     Some(keys.strip_suffix(HALVED).unwrap_or(keys))
 }
+
+/// A layer with a sliding window, in `layer_types`, and one without.
+pub(in crate::hugging_face) const SLIDING: &str = "sliding_attention";
+pub(in crate::hugging_face) const FULL: &str = "full_attention";
 
 /// The suffix of keys of whose value half counts.
 const HALVED: &str = "/2";
@@ -302,8 +313,12 @@ impl<'a> Reading<'a> {
 
     /// Whether `key` is written, by itself or among the parameters of the rotation.
     pub fn writes(&self, key: &str) -> bool {
-        let inner = ["rope_parameters", "rope_scaling"].map(|place| self.written.get(place));
-        self.written.contains_key(key) || inner.into_iter().flatten().any(|inner| inner.get(key).is_some())
+        let places =
+            ["rope_parameters", "rope_scaling"].into_iter().filter_map(|place| self.written.get(place));
+        let kinds = || {
+            places.clone().flat_map(|place| [FULL, SLIDING].into_iter().filter_map(|kind| place.get(kind)))
+        };
+        self.written.contains_key(key) || places.clone().chain(kinds()).any(|inner| inner.get(key).is_some())
     }
 
     /// Whether the class reads `key`.

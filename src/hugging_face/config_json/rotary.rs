@@ -1,9 +1,12 @@
 //! The rotation of a `config.json`: `rope_parameters`, or the older `rope_scaling` and `rope_theta`.
 //!
+//! In some classes layers with a window rotate otherwise: `rope_parameters` has an entry for each kind of layers, and
+//! `rope_local_base_freq` was the base of those with a window.
+//!
 //! Two rotations are the same if their frequencies and their factors of cos and sin are the same, however they are
 //! written.
 
-use super::classes::{Fact, Facts, Reading};
+use super::classes::{FULL, Fact, Facts, Reading, SLIDING};
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{Llama3, QueryScaling, RopeScaling, Rotary, Yarn};
 use crate::ops::rope::Rope;
@@ -13,6 +16,8 @@ use serde_json::{Map, Value};
 const PLACES: &str = "rope_scaling|rope_parameters";
 /// Names of the base in files and classes.
 const BASES: &str = "rope_theta|rotary_emb_base";
+/// The older name of the base in layers with a window.
+const BASE_OF_WINDOWS: &str = "rope_local_base_freq";
 /// Names of the share of a head that rotates.
 const SHARES: &str = "partial_rotary_factor|rotary_pct";
 /// Names of the length of the longest text, and of the longest text in the first training.
@@ -57,7 +62,7 @@ pub(super) fn reads(key: &str) -> bool {
 
 /// Adds the facts that a file says of the rotation, for texts of at most `longest` tokens.
 pub(super) fn add(reading: &Reading<'_>, longest: usize, facts: &mut Facts) {
-    let rotation = Rotation::of(reading, longest);
+    let rotation = Rotation::of(reading, FULL, longest);
     let written = || Value::Object(rotation.parameters.clone());
     let queries = rotation.queries.as_ref();
     let scaling = rotation.scaling.as_ref();
@@ -68,15 +73,39 @@ pub(super) fn add(reading: &Reading<'_>, longest: usize, facts: &mut Facts) {
     }
 }
 
-/// Whether a file's rotation of `width` dimensions of a head, for texts of at most `longest` tokens, is the same as
-/// `ours`.
-pub(super) fn is_same_rotation(reading: &Reading<'_>, longest: usize, ours: &Rotary, width: f64) -> bool {
-    Rotation::of(reading, longest).is_as(ours, width)
+/// The base of the rotation in layers with a window; null if they rotate as others do, and a sentence about what is not
+/// built.
+pub(super) fn sliding_theta(reading: &Reading<'_>, longest: usize) -> Fact {
+    let key = match (reading.class.rotates_by_kind(), reading.written.contains_key(BASE_OF_WINDOWS)) {
+        (false, _) => "sliding_theta",
+        (true, false) => "rope_parameters",
+        (true, true) => BASE_OF_WINDOWS,
+    };
+    let [full, sliding] = [FULL, SLIDING].map(|kind| Rotation::of(reading, kind, longest));
+    let is_plain = matches!(sliding.scaling, Some(RopeScaling::None)) && sliding.share == full.share;
+    let value = match is_same(full.theta, sliding.theta) && full.scaling == sliding.scaling {
+        true => Value::Null,
+        false if is_plain => sliding.theta.into(),
+        false => format!("{} in layers with a window", Value::Object(sliding.parameters)).into(),
+    };
+    Fact { key: key.to_string(), value }
+}
+
+/// Whether a file's rotation of `width` dimensions of a head in layers of the kind `kind`, for texts of at most
+/// `longest` tokens, is the same as `ours`.
+pub(super) fn is_same_rotation(
+    reading: &Reading<'_>,
+    kind: &str,
+    longest: usize,
+    ours: &Rotary,
+    width: f64,
+) -> bool {
+    Rotation::of(reading, kind, longest).is_as(ours, width)
 }
 
 /// The factor that latent attention has on the scores beside the root of the width.
 pub(super) fn temperature(reading: &Reading<'_>, longest: usize) -> f64 {
-    let rotation = Rotation::of(reading, longest);
+    let rotation = Rotation::of(reading, FULL, longest);
     let (scale, factor) = (rotation.number("mscale_all_dim"), rotation.number("factor"));
     match (scale, factor) {
         (Some(scale), Some(factor)) if rotation.kind != "default" && factor > 1.0 => {
@@ -86,15 +115,39 @@ pub(super) fn temperature(reading: &Reading<'_>, longest: usize) -> f64 {
     }
 }
 
-impl Rotation {
-    fn of(reading: &Reading<'_>, longest: usize) -> Self {
-        // A class takes its own parameters also where a file writes a null.
-        let own = || reading.class.defaults.get("rope_parameters").cloned().unwrap_or_default();
+/// The parameters of the rotation in layers of the kind `kind`, with their base.
+fn parameters(reading: &Reading<'_>, kind: &str) -> Map<String, Value> {
+    // A class takes its own parameters also where a file writes a null.
+    let own = reading.class.defaults.get("rope_parameters").cloned().unwrap_or_default();
+    if !reading.class.rotates_by_kind() {
         let written = Some(reading.decided(PLACES).1).filter(Value::is_object);
-        let parameters = match written.unwrap_or_else(own) {
-            Value::Object(parameters) => parameters,
-            _ => Map::new(),
-        };
+        return entries(written.unwrap_or(own));
+    }
+    let of_kind = |kinds: &Value| kinds.get(kind).cloned().unwrap_or_default();
+    let mut parameters = entries(reading.written.get("rope_parameters").map(of_kind).unwrap_or_default());
+    // Older files scale the rotation of layers without a window alone.
+    if kind == FULL {
+        parameters.extend(entries(reading.written.get("rope_scaling").cloned().unwrap_or_default()));
+    }
+    let older = if kind == FULL { BASES } else { BASE_OF_WINDOWS };
+    let base = reading.number(older).filter(|_| older.split('|').any(|key| reading.reads(key)));
+    if let Some(base) = base.or_else(|| of_kind(&own).get("rope_theta")?.as_f64()) {
+        parameters.entry("rope_theta").or_insert(base.into());
+    }
+    parameters
+}
+
+fn entries(parameters: Value) -> Map<String, Value> {
+    match parameters {
+        Value::Object(parameters) => parameters,
+        _ => Map::new(),
+    }
+}
+
+impl Rotation {
+    /// The rotation of layers of the kind `kind`, for texts of at most `longest` tokens.
+    fn of(reading: &Reading<'_>, kind: &str, longest: usize) -> Self {
+        let parameters = parameters(reading, kind);
         let inner = |key: &str| parameters.get(key).and_then(Value::as_f64);
         let theta = inner("rope_theta").or_else(|| reading.number(BASES)).unwrap_or(10_000.0);
         let share = inner("partial_rotary_factor").or_else(|| reading.number(SHARES)).unwrap_or(1.0);

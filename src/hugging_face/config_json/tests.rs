@@ -445,3 +445,69 @@ fn a_file_that_is_no_configuration_is_refused() {
         "{found}"
     );
 }
+
+/// A class whose layers with a window rotate by parameters of their own, as in Gemma 3's files, newer and older.
+#[test]
+fn kinds_of_layers_may_rotate_by_their_own_parameters() {
+    let mut class = classes::named("cwm").clone();
+    let own = json!({"rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window": 4,
+        "rope_parameters": {"full_attention": {}, "sliding_attention": {}}});
+    class.defaults.extend(own.as_object().cloned().expect("an object"));
+    let class: &'static classes::Class = Box::leak(Box::new(class));
+    let lines = |keys: Value, model: &ModelConfig| -> Vec<String> {
+        let written = config("cwm", keys);
+        let reading = Reading { class, written: written.as_object().expect("an object") };
+        differences(&reading, model).into_iter().map(|difference| difference.message).collect()
+    };
+    let model = |global: f64, local: f64, scaling: RopeScaling| {
+        let all = llama().with_layers(|layer| (layer.rope_theta, layer.rope_scaling) = (global, scaling));
+        all.with_each_layer(|number, layer| {
+            if number > 0 {
+                (layer.rope_theta, layer.rope_scaling) = (local, RopeScaling::None);
+                layer.sliding_window = Some(4);
+            }
+        })
+    };
+    let none: [String; 0] = [];
+    let (plain, linear) = (model(1e6, 1e4, RopeScaling::None), RopeScaling::Linear { factor: 8.0 });
+    assert_eq!(lines(json!({}), &plain), none);
+    let older = json!({"rope_theta": 7.0, "rope_local_base_freq": 5.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}});
+    assert_eq!(lines(older, &model(7.0, 5.0, linear)), none);
+    let kinds = |sliding: Value| {
+        json!({"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 7.0},
+            "sliding_attention": sliding}})
+    };
+    assert_eq!(
+        lines(kinds(json!({"rope_theta": 5.0, "rope_type": "default"})), &model(7.0, 5.0, linear)),
+        none
+    );
+    assert_eq!(lines(kinds(json!(null)), &model(7.0, 1e4, linear)), none);
+    // The same base in both, of which only one is scaled, and the same rotation.
+    assert_eq!(lines(kinds(json!({"rope_theta": 7.0})), &model(7.0, 7.0, linear)), none);
+    let alike = json!({"rope_type": "linear", "factor": 8.0, "rope_theta": 7.0});
+    let of_all = model(7.0, 7.0, linear).with_layers(|layer| layer.rope_scaling = linear);
+    assert_eq!(lines(kinds(alike), &of_all), none);
+    let found = lines(json!({"rope_local_base_freq": 5.0}), &plain);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with(
+            "`rope_local_base_freq` is 5.0 in `cwm`, and this run has 10000.0; write `sliding_theta: 5.0`"
+        ),
+        "{found:?}"
+    );
+    let scaled = lines(
+        kinds(json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 5.0})),
+        &model(7.0, 5.0, linear),
+    );
+    assert!(scaled.len() == 1 && scaled[0].contains("in layers with a window"), "{scaled:?}");
+    assert!(scaled[0].contains("which no key changes"), "{scaled:?}");
+    // A window that hides nothing leaves the rotation of its layers.
+    let wide = |window: usize| {
+        plain.clone().with_layers(|layer| {
+            layer.wide_window = layer.sliding_window.map(|_| window);
+            layer.sliding_window = None;
+        })
+    };
+    assert_eq!(lines(json!({"sliding_window": 4096}), &wide(4096)), none);
+    assert_eq!(lines(json!({"sliding_window": 4096}), &llama()).len(), 4, "of windows and of both rotations");
+}

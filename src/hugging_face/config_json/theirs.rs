@@ -1,8 +1,8 @@
 //! What the class of a `config.json` computes.
 
-use super::classes::{self, Fact, Facts, Reading, Windows};
+use super::classes::{self, FULL, Fact, Facts, Reading, SLIDING, Windows};
 use super::{NOTE, rotary};
-use crate::model::config::{ModelConfig, Rotary};
+use crate::model::config::{LayerConfig, ModelConfig};
 use serde_json::{Value, json};
 
 /// The names of activations in files, each with our name. Of several names for one activation, the first is written.
@@ -21,9 +21,6 @@ pub(in crate::hugging_face) const ACTIVATIONS: [(&str, &str); 10] = [
 /// The keys that say which layers have windows, and the keys that say which layers have experts.
 const LAYERS: &str = "sliding_window use_sliding_window max_window_layers layer_types mlp_only_layers decoder_sparse_step \
     first_k_dense_replace mlp_layer_types";
-/// A layer with a sliding window, in `layer_types`, and one without.
-const SLIDING: &str = "sliding_attention";
-const FULL: &str = "full_attention";
 /// More layers than any model has, which a file may name all the same.
 pub(super) const MOST_LAYERS: usize = 65_536;
 
@@ -61,9 +58,14 @@ pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -
 /// those that only follow from a difference that stays among them.
 pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: &mut Facts) {
     let width = rotating_width(facts).unwrap_or(0.0);
-    let is_same = |ours: &Rotary| rotary::is_same_rotation(reading, model.max_positions, ours, width);
-    if is_rotary(reading) && model.rotaries().iter().all(is_same) {
-        ["theta", "rotary_percent", "rope_scaling"].iter().for_each(|fact| drop(facts.remove(fact)));
+    let is_same = |layer: &LayerConfig| {
+        let kind = if model.published_window(layer).is_some() { SLIDING } else { FULL };
+        let is_as = |ours| rotary::is_same_rotation(reading, kind, model.max_positions, &ours, width);
+        model.rotary(layer).is_none_or(is_as)
+    };
+    if is_rotary(reading) && model.layer_kinds().all(|(layer, _)| is_same(layer)) {
+        let facts_of_it = ["theta", "rotary_percent", "rope_scaling", "sliding_theta"];
+        facts_of_it.iter().for_each(|fact| drop(facts.remove(fact)));
     }
     let is_as_wide = number(facts, "head_dim") == Some(model.head_dim as f64);
     if !is_as_wide && reading.number("attention_multiplier").is_none() {
@@ -231,18 +233,16 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
         true => layers_that_may_slide(reading, &layers),
         false => rotating_layers(reading, &layers),
     };
-    let [size, types] = windows(reading, &layers, rotates.as_deref().unwrap_or_default(), longest);
+    let of_windows = rotary::sliding_theta(reading, longest);
+    // Layers whose windows hide nothing still rotate otherwise.
+    let hides = if of_windows.value.is_null() { longest } else { usize::MAX };
+    let [size, types] = windows(reading, &layers, rotates.as_deref().unwrap_or_default(), hides);
     let rotates = rotates.map_or_else(Value::from, |rotates| no_rope_layers(&rotates));
-    // No class that is known here has another rotation in layers with a window.
-    let values = [
-        ("sliding_window", size),
-        ("layer_types", types),
-        ("no_rope_layers", rotates),
-        ("sliding_theta", Value::Null),
-    ];
-    for (fact, value) in values {
+    let of_windows = if size.is_null() { Fact { value: Value::Null, ..of_windows } } else { of_windows };
+    for (fact, value) in [("sliding_window", size), ("layer_types", types), ("no_rope_layers", rotates)] {
         facts.insert(fact, Fact { key: fact.to_string(), value });
     }
+    facts.insert("sliding_theta", of_windows);
 }
 
 /// The layers of a file, of which it is told what the first `most` are.

@@ -114,7 +114,10 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         ),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
         (name == "ministral3" && model.qk_norm, "QK-norm"),
-        (model.rotaries().len() > 1, "rotation of their own in layers with a window"),
+        (
+            !class.rotates_by_kind() && model.rotaries().len() > 1,
+            "rotation of their own in layers with a window",
+        ),
         (
             matches!(model.layer.rope_scaling, RopeScaling::DynamicNtk { .. }),
             "dynamic NTK scaling by powers of two",

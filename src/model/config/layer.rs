@@ -135,9 +135,10 @@ impl ModelConfig {
     }
 
     /// The window of a layer for the most positions that the model is made for, which may be more than the run's
-    /// sequences have.
+    /// sequences have. One that masks nothing even then is still what layers with a rotation of their own are known by.
     pub fn published_window(&self, layer: &LayerConfig) -> Option<usize> {
-        layer.sliding_window.or(layer.wide_window.filter(|window| *window < self.max_positions))
+        let counts = |window: &usize| *window < self.max_positions || self.rotaries().len() > 1;
+        layer.sliding_window.or(layer.wide_window.filter(counts))
     }
 
     /// The rotary embedding of layer number `number`; `None` without one.
