@@ -14,6 +14,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use gristmill::device::Job;
 use gristmill::element::Element::{Bf16, F16, F32, Int8, Nf4, U32};
 use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
+use gristmill::ops::causal_conv::CausalConv;
 use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm};
@@ -28,8 +29,8 @@ use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::{
-    adamw, add, cast, decode, embedding, fingerprint, l2_norm, largest, layer_norm, max_logit, muon,
-    rms_norm, rope, sgd, squares, swiglu,
+    adamw, add, cast, causal_conv, decode, embedding, fingerprint, l2_norm, largest, layer_norm, max_logit,
+    muon, rms_norm, rope, sgd, squares, swiglu,
 };
 use row::{D, F, N, Work, gpu, row, tier};
 
@@ -102,6 +103,22 @@ fn products(c: &mut Criterion) {
 fn elementwise(c: &mut Criterion) {
     let gpu = gpu();
     let bytes = |tensors: f64, cols: u32| Work::Bytes(4.0 * tensors * N as f64 * cols as f64);
+    for (name, has_silu) in [("causal_conv", false), ("causal_conv with SiLU", true)] {
+        let conv = CausalConv { tokens: N, documents: None, has_silu };
+        row(c, &gpu, name, |row| {
+            let ([x, y], w) = ([0; 2].map(|_| row.tensor(N, D, F32)), row.tensor(4, D, F32));
+            causal_conv::causal_conv(&mut row.rec, x, w, y, &conv);
+            bytes(2.0, D)
+        });
+        row(c, &gpu, &format!("{name} backward"), |row| {
+            let ([x, dy, dx], w) = ([0; 3].map(|_| row.tensor(N, D, F32)), row.tensor(4, D, F32));
+            let dw = row.tensor(1, 4 * D, F32);
+            causal_conv::causal_conv_slopes(&mut row.rec, x, w, dy, &conv);
+            causal_conv::causal_conv_backward_weight(&mut row.rec, x, w, dy, dw, &conv);
+            causal_conv::causal_conv_backward(&mut row.rec, w, dy, dx, false, &conv);
+            bytes(if has_silu { 7.0 } else { 4.0 }, D)
+        });
+    }
     row(c, &gpu, "rms_norm", |row| {
         let (x, w, y, rstd) =
             (row.tensor(N, D, F32), row.tensor(1, D, F32), row.tensor(N, D, F32), row.tensor(1, N, F32));

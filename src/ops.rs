@@ -8,6 +8,7 @@ pub mod add;
 pub mod attention;
 pub mod balance;
 pub mod cast;
+pub mod causal_conv;
 pub mod column_sum;
 pub mod decode;
 pub mod draw;

@@ -8,6 +8,7 @@ mod routing;
 
 mod attention;
 mod balance;
+mod causal_conv;
 mod decode;
 mod documents;
 mod draw;

@@ -5,9 +5,9 @@
 
 use crate::lab::{Barrier, Coverage, covering};
 use crate::{
-    attention, balance, decode, draw, dropout, elementwise, fingerprint, grad_norm, grouped, hot_copies,
-    latent_heads, linear_cross_entropy, loss_scale, matmul, matrices, max_logit, muon, norms_and_sums,
-    optimizers, permute, placement, route, row_gate, spread, squares,
+    attention, balance, causal_conv, decode, draw, dropout, elementwise, fingerprint, grad_norm, grouped,
+    hot_copies, latent_heads, linear_cross_entropy, loss_scale, matmul, matrices, max_logit, muon,
+    norms_and_sums, optimizers, permute, placement, route, row_gate, spread, squares,
 };
 use gristmill::kernels::Sources;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +29,7 @@ const SOME_OF_EVERY_FAMILY: &[(fn(), usize)] = &[
     (elementwise::rope_rotates_queries_and_keys_in_place, 9),
     (elementwise::zeros_are_where_the_tensor_is, 9),
     (row_gate::row_gates_and_their_backward, 9),
+    (causal_conv::causal_conv_and_its_backward, 15),
     (squares::norms_of_every_storage_type, 9),
     (max_logit::the_largest_of_each_column_over_all_launches, 9),
     (grad_norm::sizes_that_are_summed_apart, 9),

@@ -5,8 +5,8 @@
 
 use crate::configuration::plan;
 use crate::variants::{
-    grouped_products, of_several_ranks, permutations, products_of_few_rows, products_through_gelu,
-    products_through_swiglu, quantised_products, routers,
+    convolutions, grouped_products, of_several_ranks, permutations, products_of_few_rows,
+    products_through_gelu, products_through_swiglu, quantised_products, routers,
 };
 use crate::{finite, uniformity, writers};
 use gristmill::device::lane_probe;
@@ -375,6 +375,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(of_several_ranks(capabilities))
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
+                .chain(convolutions(capabilities))
         })
         .flat_map(|dispatch| {
             conversions(dispatch.kernel.clone()).map(move |kernel| Dispatch { kernel, ..dispatch.clone() })

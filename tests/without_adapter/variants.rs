@@ -2,7 +2,9 @@
 
 use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::Capabilities;
+use gristmill::ops::attention::DocumentBounds;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
+use gristmill::ops::causal_conv::{self, CausalConv};
 use gristmill::ops::column_sum::grouped_column_sum;
 use gristmill::ops::fingerprint::fingerprint;
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
@@ -68,6 +70,24 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
         for residual in [None, Some(residual)] {
             row_gate::row_gate(&mut rec, x, g, residual, y);
             row_gate::row_gate_backward(&mut rec, x, g, y, residual.unwrap_or(y), residual.is_some(), dg);
+        }
+    }
+    rec.finish().dispatches
+}
+
+/// Convolutions over the last tokens, and their backward passes.
+pub fn convolutions(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("convolutions", capabilities);
+    let [starts, ends] = [0; 2].map(|_| rec.tensor("integers", 1, 6, U32));
+    for element in [F32, Element::F16, Element::Bf16] {
+        let [x, y, dx] = [0; 3].map(|_| rec.tensor("x", 6, 12, element));
+        let (w, dw) = (rec.tensor("w", 4, 12, element), rec.tensor("dw", 1, 48, F32));
+        for (documents, has_silu) in [(None, false), (Some(DocumentBounds { starts, ends }), true)] {
+            let conv = CausalConv { tokens: 3, documents, has_silu };
+            causal_conv::causal_conv(&mut rec, x, w, y, &conv);
+            causal_conv::causal_conv_slopes(&mut rec, x, w, y, &conv);
+            causal_conv::causal_conv_backward(&mut rec, w, y, dx, has_silu, &conv);
+            causal_conv::causal_conv_backward_weight(&mut rec, x, w, y, dw, &conv);
         }
     }
     rec.finish().dispatches

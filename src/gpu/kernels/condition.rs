@@ -108,6 +108,8 @@ conditions! {
     Shuffled = "shuffled",
     /// A router scores experts by the sigmoid instead of the softmax.
     Sigmoid = "sigmoid",
+    /// SiLU follows a convolution.
+    Silu = "silu",
     /// Cooperative matrices are 8 x 8 instead of 16 x 16.
     SmallMatrices = "small_matrices",
     /// The sums of a product, or of the gradient of attention's queries, are split into parts, each with a result of

@@ -1,0 +1,167 @@
+//! Causal convolution of each channel by itself, over the last tokens of its document: linear attention has it before its
+//! queries, keys and values (Dao and Gu, 2024), LFM2 between its gates.
+
+use super::attention::DocumentBounds;
+use super::column_sum::fold_partials;
+use super::{per_block, per_item};
+use crate::element::Element;
+use crate::kernels::{Condition, Kernel};
+use crate::record::{Recorder, Tensor};
+
+/// Tokens that the weight gradient sums in its first launch.
+const ROWS: u32 = 64;
+
+/// The formula of the convolution, apart from its weight (W, C).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CausalConv {
+    /// T, tokens of a sequence, which the convolution does not cross.
+    pub tokens: u32,
+    /// The bounds of documents, which it does not cross either; `None`: each sequence is one document.
+    pub documents: Option<DocumentBounds>,
+    /// Whether SiLU follows.
+    pub has_silu: bool,
+}
+
+crate::params! {
+    struct Params {
+        rows: u32,
+        tokens: u32,
+        cols4: u32,
+        x_offset: u32,
+        x_stride: u32,
+        dx_offset: u32,
+        dx_stride: u32,
+        starts_offset: u32,
+        ends_offset: u32,
+    }
+}
+
+impl CausalConv {
+    #[track_caller]
+    fn params(&self, x: &Tensor, w: &Tensor) -> Params {
+        assert!(x.cols == w.cols, "causal_conv of {} channels with weights of {}", x.cols, w.cols);
+        assert!(x.cols.is_multiple_of(4), "causal_conv of {} channels, which 4 does not divide", x.cols);
+        assert!(x.rows.is_multiple_of(self.tokens), "{} tokens are no sequences of {}", x.rows, self.tokens);
+        let offset = |bound: fn(DocumentBounds) -> Tensor| {
+            self.documents.map_or(0, |documents| {
+                let bound = bound(documents);
+                assert!(bound.cols == x.rows, "causal_conv needs a bound for each of {} tokens", x.rows);
+                4 * bound.offset4()
+            })
+        };
+        Params {
+            rows: x.rows,
+            tokens: self.tokens,
+            cols4: x.cols / 4,
+            x_offset: x.offset4(),
+            x_stride: x.stride4(),
+            dx_offset: 0,
+            dx_stride: 0,
+            starts_offset: offset(|documents| documents.starts),
+            ends_offset: offset(|documents| documents.ends),
+        }
+    }
+
+    fn kernel(&self, kernel: Kernel, w: &Tensor) -> Kernel {
+        kernel
+            .constant("ROWS", ROWS)
+            .constant("WIDTH", w.rows)
+            .condition(Condition::Segmented, self.documents.is_some())
+    }
+
+    fn per_token(&self, x: &Tensor, w: &Tensor, entry: &'static str) -> (Kernel, [u32; 3]) {
+        let count = u64::from(x.rows) * u64::from(x.cols / 4);
+        let (kernel, grid) = per_item("causal_conv", entry, x.element, count);
+        (self.kernel(kernel, w), grid)
+    }
+}
+
+/// y (N, C) of x (N, C), which may be a range of columns of a larger tensor, and w (W, C): with z[t] the sum over the
+/// last W tokens t - W + 1 + j of w[j] · x, y = z or silu(z).
+#[track_caller]
+pub fn causal_conv(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, conv: &CausalConv) {
+    assert!(
+        (y.rows, y.cols, y.stride) == (x.rows, x.cols, x.cols),
+        "y must have the shape of causal_conv's input"
+    );
+    let (kernel, grid) = conv.per_token(&x, &w, "causal_conv");
+    let mut bindings =
+        vec![x.bind_with_offset("x", x.element), w.bind("w", x.element), y.bind("y", x.element)];
+    bindings
+        .extend(conv.documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
+    rec.dispatch(kernel.condition(Condition::Silu, conv.has_silu), &bindings, &conv.params(&x, &w), grid);
+}
+
+/// The gradient of z, in place on `gradient` (N, C): dy becomes dz. It comes before the other two, and does nothing
+/// without SiLU.
+#[track_caller]
+pub fn causal_conv_slopes(rec: &mut Recorder, x: Tensor, w: Tensor, gradient: Tensor, conv: &CausalConv) {
+    if !conv.has_silu {
+        return;
+    }
+    assert_gradient(&x, &gradient);
+    let (kernel, grid) = conv.per_token(&x, &w, "causal_conv_slopes");
+    let mut bindings = vec![
+        x.bind_with_offset("x", x.element),
+        w.bind("w", x.element),
+        gradient.bind("gradient", x.element),
+    ];
+    bindings
+        .extend(conv.documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
+    rec.dispatch(kernel.condition(Condition::Silu, true), &bindings, &conv.params(&x, &w), grid);
+}
+
+/// dx (N, C), written or, with `accumulate`, added to, from dz (N, C). It may be a range of columns, as x may.
+#[track_caller]
+pub fn causal_conv_backward(
+    rec: &mut Recorder,
+    w: Tensor,
+    dz: Tensor,
+    dx: Tensor,
+    accumulate: bool,
+    conv: &CausalConv,
+) {
+    assert_gradient(&dx, &dz);
+    let (kernel, grid) = conv.per_token(&dz, &w, "causal_conv_backward");
+    let mut bindings =
+        vec![dz.bind("dz", dz.element), w.bind("w", dz.element), dx.bind_with_offset("dx", dz.element)];
+    bindings.extend(conv.documents.map(|documents| documents.ends.bind_with_offset("ends", Element::U32)));
+    let params = Params { dx_offset: dx.offset4(), dx_stride: dx.stride4(), ..conv.params(&dz, &w) };
+    rec.dispatch(kernel.condition(Condition::Accumulate, accumulate), &bindings, &params, grid);
+}
+
+/// dw (1, W · C) += the sums over tokens of dz (N, C) · x: f32, summed in a fixed order. `w` says how wide.
+#[track_caller]
+pub fn causal_conv_backward_weight(
+    rec: &mut Recorder,
+    x: Tensor,
+    w: Tensor,
+    dz: Tensor,
+    dw: Tensor,
+    conv: &CausalConv,
+) {
+    assert_gradient(&x, &dz);
+    assert!(dw.element == Element::F32, "gradients of parameters must be f32");
+    let blocks = x.rows.div_ceil(ROWS);
+    let partials = rec.tensor("partials", blocks, w.rows * w.cols, Element::F32);
+    let (kernel, grid) =
+        per_block(rec, "causal_conv", "causal_conv_backward_weight", x.element, [x.cols / 4, blocks]);
+    let mut bindings = vec![
+        x.bind_with_offset("x", x.element),
+        dz.bind("gradients", x.element),
+        partials.bind("partials", Element::F32),
+    ];
+    bindings
+        .extend(conv.documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
+    rec.dispatch(conv.kernel(kernel, &w), &bindings, &conv.params(&x, &w), grid);
+    fold_partials(rec, partials, dw);
+}
+
+#[track_caller]
+fn assert_gradient(of: &Tensor, gradient: &Tensor) {
+    let fits = (gradient.rows, gradient.cols, gradient.element) == (of.rows, of.cols, of.element);
+    assert!(
+        fits && gradient.stride == gradient.cols,
+        "a gradient must have the shape of causal_conv's input"
+    );
+}
