@@ -222,7 +222,7 @@ fn elementwise(c: &mut Criterion) {
     });
     row(c, &gpu, "embedding", |row| {
         let (ids, table, y) = (row.tensor(1, N, U32), row.tensor(256, D, F32), row.tensor(N, D, F32));
-        embedding::embedding(&mut row.rec, ids, &[table], y);
+        embedding::embedding(&mut row.rec, ids, &[table], None, y);
         bytes(2.0, D)
     });
     row(c, &gpu, "dropout", |row| {
@@ -467,7 +467,7 @@ fn losses(c: &mut Criterion) {
             let (targets, step, loss) =
                 (row.tensor(1, N, U32), row.state(StepState::default()), row.state(LossState::default()));
             let loss = CrossEntropy::new(targets, step, loss);
-            let op = OutputProjection { h, head: &[head], soft_cap: None, ranks: None };
+            let op = OutputProjection { h, head: &[head], factor: None, soft_cap: None, ranks: None };
             linear_cross_entropy(
                 &mut row.rec,
                 &op,

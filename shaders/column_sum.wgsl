@@ -4,6 +4,7 @@
 // block are added in a fixed order (lib/reduce), so results are the same from run to run.
 // With `grouped` the rows of x are sorted by expert, and row e of y (E, D) is the sum of the rows of expert e, in one
 // launch.
+// With `scaled` the sums are multiplied by a factor.
 // y is f32. x is f32 with `gradient` (it holds partials), otherwise it has the storage type.
 
 import package::lib::element::{Packed, load4};
@@ -18,6 +19,7 @@ struct Params {
     x_offset4: u32, // groups of 4 before x in its binding
     x_stride4: u32,
     y_stride4: u32,
+    factor: f32, // with `scaled`
 }
 
 @if(gradient) alias Input = vec4<f32>;
@@ -41,6 +43,7 @@ fn column_sum(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
     }
     sum = down(sum, lane);
     if (own.is_writer) {
+        @if(scaled) { sum *= params.factor; }
         let at = workgroup.y * params.y_stride4 + own.column4;
         @if(accumulate) { sum += y[at]; }
         y[at] = sum;

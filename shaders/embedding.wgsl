@@ -1,6 +1,7 @@
 // Embedding look-up:   y[n] = table[ids[n]]                                     table (V, D), ids (N) u32, y (N, D)
 //
 //   embedding            gathers rows; with `accumulate` adds them to y
+//                        with `scaled` times a factor, as is the gradient
 //   embedding_backward   dtable[v] += Σ dy[n] over the tokens n with ids[n] = v;   dy (N, D), dtable (V, D) f32
 //
 // A table over the binding limit is split into parts of whole rows, one launch each, which skips ids outside its part.
@@ -17,6 +18,7 @@ struct Params {
     stride4: u32,
     first_row: u32, // of this part
     rows: u32, // in this part
+    factor: f32, // with `scaled`
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -49,7 +51,8 @@ fn embedding(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let row = ids[place.token] - params.first_row; // ids below the part wrap around and fail the test
     if (row < params.rows) {
         let at = place.token * params.stride4 + place.column4;
-        let value = table[row * params.stride4 + place.column4];
+        @if(!scaled) let value = table[row * params.stride4 + place.column4];
+        @if(scaled) let value = store4(params.factor * load4(table[row * params.stride4 + place.column4]));
         @if(accumulate) { y[at] = store4(load4(y[at]) + load4(value)); }
         @if(!accumulate) { y[at] = value; }
     }
@@ -74,5 +77,6 @@ fn embedding_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(loca
         }
         sum += load4(dy[token * params.stride4 + place.column4]);
     }
+    @if(scaled) { sum *= params.factor; }
     dtable[row * params.stride4 + place.column4] += sum;
 }

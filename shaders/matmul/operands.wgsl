@@ -12,6 +12,7 @@
 // gradient of its argument. Both round y to its storage type first, as a kernel that reads y would find it. `swiglu`
 // does the same where y is packed gate and up. So does `swiglu_slopes`, where y becomes the gradients of gate and up
 // and has `up_start` columns of each, but N in all before.
+// With `scaled` the product and its bias are multiplied by a factor, before anything is added.
 
 import package::lib::element::{Packed, load4, store4};
 @if(gelu) import package::lib::gelu::gelu_of;
@@ -38,6 +39,7 @@ struct Params {
     @if(!grouped) up_start: u32,
     @if(!grouped) activation_stride: u32,
     @if(!grouped) epsilon: f32, // matmul/vector: the epsilon of its norm
+    @if(!grouped) factor: f32, // with `scaled`
     @if(grouped) first_expert: u32, // of the bound part of the stack
     @if(grouped) experts: u32, // in that part
     @if(grouped) matrix_stride: u32, // distance between the matrices of consecutive experts
@@ -158,6 +160,7 @@ struct Destination {
     stride: u32,
     residual_stride: u32,
     @if(swiglu || swiglu_slopes) up4: u32, // distance from the group of a gate to the group of its up
+    @if(scaled) factor: f32,
     @if(grouped) beside: u32, // where the rows of y start in a tensor beside it
     @if(grouped) bias_start: u32,
 }
@@ -177,12 +180,18 @@ fn destination(product: Product) -> Destination {
 
 @if(!grouped && !swiglu && !swiglu_slopes)
 fn destination(product: Product) -> Destination {
-    return Destination(product.m, params.n, product.y_start, params.y_stride, params.residual_stride);
+    let stride = params.y_stride;
+    @if(!scaled) { return Destination(product.m, params.n, product.y_start, stride, params.residual_stride); }
+    @if(scaled) {
+        return Destination(product.m, params.n, product.y_start, stride, params.residual_stride, params.factor);
+    }
 }
 
 @if(swiglu || swiglu_slopes)
 fn destination(product: Product) -> Destination {
-    return Destination(product.m, params.n, product.y_start, params.y_stride, 0u, params.up_start / 4u);
+    let up4 = params.up_start / 4u;
+    @if(!scaled) { return Destination(product.m, params.n, product.y_start, params.y_stride, 0u, up4); }
+    @if(scaled) { return Destination(product.m, params.n, product.y_start, params.y_stride, 0u, up4, params.factor); }
 }
 
 // Bias of four columns; `column4` may be past the end.
@@ -205,12 +214,14 @@ fn bias_of_up(column4: u32) -> vec4<f32> {
 @if(!grouped) fn beside(to: Destination, row: u32, column4: u32) -> u32 { return row * to.stride + column4; }
 @if(grouped) fn beside(to: Destination, row: u32, column4: u32) -> u32 { return to.beside + row * to.stride + column4; }
 
-// Stores one row and four columns of the product, plus bias (`added`), residual and previous value, through GELU.
+// Stores one row and four columns of the product, plus bias (`added`), times a factor, plus residual and previous value,
+// through GELU.
 fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4: u32) {
     if (row < to.rows && 4u * column4 < to.columns) {
         let at = to.start + row * to.stride + column4;
         var value = sum;
         @if(bias) { value += added; }
+        @if(scaled) { value *= to.factor; }
         @if(residual) { value += load4(residual[row * to.residual_stride + column4]); }
         @if(accumulate) { value += load_y(at); }
         @if(gelu_slope) { value = load4(store4(value)) * gelu_slope(load4(argument[beside(to, row, column4)])); }

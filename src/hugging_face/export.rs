@@ -46,6 +46,7 @@ fn keys_of_class(name: &str, model: &ModelConfig) -> Map<String, Value> {
         let key =
             names.split('|').find(|key| class.defaults.contains_key(*key)).or(names.split('|').next())?;
         let value = facts.get(fact.as_str()).cloned().unwrap_or_default();
+        let value = classes::value_of_keys(said, value);
         let theirs = ACTIVATIONS.iter().find(|(_, ours)| fact == "hidden_act" && value == *ours);
         Some((key.to_string(), theirs.map_or(value, |(theirs, _)| (*theirs).into())))
     });
@@ -142,6 +143,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         "use_sliding_window": window.is_some(),
     })));
     let more = match class.name.as_str() {
+        "granite" => keys_of_class("factors", model).into(),
         "glm4_moe" => json!({
             "use_qk_norm": model.qk_norm,
             "first_k_dense_replace": model.num_layers,

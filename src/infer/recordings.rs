@@ -139,7 +139,7 @@ impl GenerateRecordings {
                 batch(prompt.columns(0, sequences * tokens), prompt_positions.columns(0, sequences * tokens));
             let h = hidden(&mut rec, &config, batch, Mode::Prefill(&caches)); // (B·tokens, D)
             let last = rec.tensor("last", sequences, h.cols, h.element);
-            embedding(&mut rec, last_rows, &[h], last);
+            embedding(&mut rec, last_rows, &[h], None, last);
             head(&mut rec, gpt, &config, last, logits);
             Ok((tokens, rec.try_finish()?))
         };
@@ -195,7 +195,8 @@ fn head(rec: &mut Recorder, gpt: &Gpt<Parameter>, config: &ModelConfig, h: Tenso
     let mut column = 0;
     for part in units.as_ref().unwrap_or(&gpt.head().weight) {
         let columns = logits.columns(column, part.rows);
-        matmul(rec, Layout::Nt, h, *part, columns, Epilogue::default());
+        let into = Epilogue { factor: config.logits_factor(), ..Epilogue::default() };
+        matmul(rec, Layout::Nt, h, *part, columns, into);
         column += part.rows;
     }
 }

@@ -1,11 +1,13 @@
 //! The resolved configuration of a model.
 
+mod factors;
 mod latent;
 mod layer;
 mod low_rank;
 mod mixture;
 mod operator;
 
+pub use factors::Factors;
 pub use latent::LatentAttention;
 pub use layer::{LayerConfig, Rotary};
 pub use low_rank::{FactorInit, LowRank};
@@ -55,6 +57,8 @@ pub struct ModelConfig {
     pub layer: LayerConfig,
     /// The layers that are otherwise: each kind with the numbers of its layers, ascending. Most models have none.
     pub other_layers: Vec<(LayerConfig, Vec<usize>)>,
+    /// Factors of its activations.
+    pub factors: Factors,
     /// The norm of attention, feed-forward network and head.
     pub norm: Norm,
     /// Where the norms of a layer stand. That of the head stands before it.
@@ -189,6 +193,7 @@ impl ModelConfig {
                 has_query_table: false,
             },
             other_layers: Vec::new(),
+            factors: Factors::default(),
             norm: Norm::RmsNorm,
             norm_placement: NormPlacement::Before,
             norm_eps: 1e-5,
@@ -277,9 +282,12 @@ impl ModelConfig {
         self.latent.map_or(self.head_dim, |latent| latent.value_dim)
     }
 
-    /// Factor of the attention scores: 1 / √head_dim. With latent attention under YaRN it is multiplied by
+    /// Factor of the attention scores: 1 / √head_dim where [`Factors`] have none. With latent attention under YaRN it is multiplied by
     /// m(mscale_all_dim)², as the published code of DeepSeek-V2 has it.
     pub fn softmax_scale(&self) -> f32 {
+        if let Some(factor) = self.factors.scores {
+            return factor as f32;
+        }
         let stretch = match self.layer.rope_scaling {
             RopeScaling::Yarn(yarn) if self.latent.is_some() => yarn.m(yarn.mscale_all_dim).powi(2),
             _ => 1.0,

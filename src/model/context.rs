@@ -213,7 +213,7 @@ impl ForwardContext<'_> {
         self.matrix_ranks.filter(|ranks| ranks.shares_vocabulary)
     }
 
-    /// Rows of the embedding (V, D) for ids (1, N), whose indices `order` sorts, plus rows of positions; this rank's
+    /// Rows of the embedding (V, D) for ids (1, N), whose indices `order` sorts, times their factor, plus rows of positions; this rank's
     /// rows if ranks share tokens.
     pub(super) fn embed<'p>(
         &self,
@@ -222,7 +222,7 @@ impl ForwardContext<'_> {
         [ids, order]: [Tensor; 2],
         positions: Option<&'p Parameter>,
     ) -> Var {
-        let compute = self.config.compute;
+        let (factor, compute) = (self.config.embedding_factor(), self.config.compute);
         let add_positions = |tape: &mut Tape<'_, 'p>, x, adds| match positions {
             None => x,
             Some(table) => tape.scope("positions", |tape| {
@@ -231,12 +231,12 @@ impl ForwardContext<'_> {
         };
         match self.vocabulary_ranks() {
             Some(ranks) => {
-                let x = tape.embedding_part(ids, order, table, compute, ranks);
+                let x = tape.embedding_part(ids, order, table, factor, compute, ranks);
                 let x = add_positions(tape, x, ranks.place == 0);
                 tape.scope("leave", |tape| tape.leave_shared(x, ranks))
             }
             None => {
-                let x = tape.embedding(ids, order, table, compute);
+                let x = tape.embedding(ids, order, table, factor, compute);
                 let x = add_positions(tape, x, true);
                 self.own_rows(tape, x)
             }

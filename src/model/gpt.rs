@@ -58,8 +58,8 @@ impl Gpt<Parameter> {
         let h = self.normed(tape, ctx, x);
         let h = ctx.all_rows(tape, h); // (N, D)
         let unit_epsilon = ctx.config.head_epsilon.map(|epsilon| epsilon as f32);
-        let soft_cap = ctx.config.logit_cap.map(|cap| cap as f32);
-        let form = HeadForm { unit_epsilon, soft_cap, ranks: ctx.vocabulary_ranks() };
+        let (factor, soft_cap) = (ctx.config.logits_factor(), ctx.config.logit_cap.map(|cap| cap as f32));
+        let form = HeadForm { unit_epsilon, factor, soft_cap, ranks: ctx.vocabulary_ranks() };
         tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), loss, form));
         let ahead = ctx.training().and_then(|training| training.ahead_loss);
         if let (Some(config), Some(ahead)) = (ctx.config.multi_token, ahead) {
@@ -235,7 +235,7 @@ enum Normed<'p> {
 }
 
 impl SelfAttention<Parameter> {
-    /// x + dropout(Wo · attention(h)), or without x just Wo · attention(h).
+    /// x + dropout(f · Wo · attention(h)), or without x just f · Wo · attention(h).
     fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -284,7 +284,7 @@ impl LearnedQueries<Parameter> {
     fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
         let x = tape.scope("queries", |tape| {
             let (positions, order) = (ctx.batch.positions, ctx.position_order());
-            let x = tape.embedding(positions, order, &self.table, ctx.config.compute);
+            let x = tape.embedding(positions, order, &self.table, None, ctx.config.compute);
             let x = ctx.own_rows(tape, x);
             ctx.enter(tape, x) // (N, D)
         });
@@ -330,7 +330,7 @@ fn attend(
 }
 
 impl DenseFeedForward<Parameter> {
-    /// x + dropout(W_down · activation(W_gate_up · h)), or without x just the product.
+    /// x + dropout(f · W_down · activation(W_gate_up · h)), or without x just the product.
     fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -414,21 +414,34 @@ impl Linear<Parameter> {
         x: Var,
         residual: Option<Var>,
     ) -> Var {
-        let y = tape.linear(x, &self.weight, self.bias.as_ref(), residual);
-        self.adapted(tape, ctx, x, y, None)
+        self.scaled(tape, ctx, x, residual, None)
     }
 
-    /// y plus the adapters' output; their input x is some columns of the whole if `ranks` share them.
+    /// residual + factor · (x Wᵀ + b), plus the adapters' output times the factor.
+    fn scaled<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        x: Var,
+        residual: Option<Var>,
+        factor: Option<f32>,
+    ) -> Var {
+        let y = tape.scaled_linear(x, &self.weight, self.bias.as_ref(), residual, factor);
+        self.adapted(tape, ctx, x, y, factor, None)
+    }
+
+    /// y plus the adapters' output times `factor`; their input x is some columns of the whole if `ranks` share them.
     fn adapted<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         x: Var,
         y: Var,
+        factor: Option<f32>,
         ranks: Option<&MatrixRanks>,
     ) -> Var {
         match &self.lora {
-            Some(lora) => lora.add(tape, ctx, x, y, ranks),
+            Some(lora) => lora.add(tape, ctx, x, y, factor, ranks),
             None => y,
         }
     }
@@ -456,8 +469,8 @@ impl Linear<Parameter> {
         tape.linear_of_few_rows(x, norm, &self.weight, self.bias.as_ref(), width)
     }
 
-    /// x + dropout(y Wᵀ + b), or without x just y Wᵀ + b. Without dropout the product's kernel adds x. If ranks share
-    /// W's columns, the first rank adds b.
+    /// x + dropout(f · (y Wᵀ + b)), where f is the model's factor of such terms, or without x just f · (y Wᵀ + b).
+    /// Without dropout the product's kernel adds x. If ranks share W's columns, the first rank adds b.
     pub(super) fn add<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -466,16 +479,18 @@ impl Linear<Parameter> {
         dropout: Option<Dropout>,
         x: Option<Var>,
     ) -> Var {
+        let factor = ctx.config.residual_factor();
         if let Some(ranks) = ctx.matrix_ranks {
             return ctx.leave(tape, ranks, dropout, x, |tape| {
-                let part = tape.linear_part(y, &self.weight, self.bias.as_ref(), ranks.place == 0);
-                self.adapted(tape, ctx, y, part, Some(ranks))
+                let is_first = ranks.place == 0;
+                let part = tape.linear_part(y, &self.weight, self.bias.as_ref(), is_first, factor);
+                self.adapted(tape, ctx, y, part, factor, Some(ranks))
             });
         }
         match dropout.filter(|_| x.is_some()) {
-            None => self.forward(tape, ctx, y, x),
+            None => self.scaled(tape, ctx, y, x, factor),
             Some(dropout) => {
-                let y = self.forward(tape, ctx, y, None);
+                let y = self.scaled(tape, ctx, y, None, factor);
                 tape.scope("dropout", |tape| tape.dropout(y, x, dropout))
             }
         }
@@ -483,16 +498,17 @@ impl Linear<Parameter> {
 }
 
 impl Lora<Parameter> {
-    /// y + scale · (dropout(x) Aᵀ) Bᵀ, in place: y must have no other reader.
+    /// y + factor · scale · (dropout(x) Aᵀ) Bᵀ, in place: y must have no other reader.
     fn add<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         x: Var,
         y: Var,
+        factor: Option<f32>,
         ranks: Option<&MatrixRanks>,
     ) -> Var {
-        let scale = ctx.config.low_rank.as_ref().map_or(1.0, LowRank::scale) as f32;
+        let scale = ctx.config.low_rank.as_ref().map_or(1.0, LowRank::scale) as f32 * factor.unwrap_or(1.0);
         let cols = x.tensor.cols;
         let part = ranks.map(|ranks| MaskPart {
             first_row: 0,

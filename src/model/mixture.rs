@@ -25,7 +25,7 @@
 //! A slot without a token holds a row of zeros, and with biases its result is not zero; but nobody reads that result,
 //! and the gradient of the slot is zero, so it adds nothing to the gradients of the biases.
 
-use super::config::{Activation, BalanceLosses, MixtureConfig, ModelConfig};
+use super::config::{Activation, BalanceLosses, MixtureConfig, ModelConfig, RouterConfig};
 use super::context::{DropoutSite, ForwardContext, Training};
 use super::expert_state::ExpertState;
 use super::parameters::{Experts, Mixture, Shared};
@@ -38,7 +38,8 @@ use crate::record::Tensor;
 use crate::tape::{Parameter, RouterLosses, Routing, Tape, Var};
 
 impl Mixture<Parameter> {
-    /// x + dropout(Σ gate · expert(h) + shared expert(h)), or without x just the sum.
+    /// x + dropout(f · (Σ gate · expert(h) + shared expert(h))), where f is the model's factor of such terms, or without
+    /// x just the product with f.
     pub(super) fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -54,9 +55,11 @@ impl Mixture<Parameter> {
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
         let residual = x.filter(|_| dropout.is_none() && ctx.matrix_ranks.is_none());
         let shared = self.shared.as_ref().zip(config.shared);
+        let factor = ctx.config.residual_factor();
         let start = |tape: &mut Tape<'_, 'p>| {
             let (shared, sizes) = shared?;
-            Some((shared, tape.scope("shared", |tape| shared.start(tape, sizes.intermediate_size as u32, h))))
+            let inner = sizes.intermediate_size as u32;
+            Some((shared, tape.scope("shared", |tape| shared.start(tape, inner, h, factor))))
         };
         let routed = Routed { config, state, layer, h };
         let sum = |tape: &mut Tape<'_, 'p>| {
@@ -66,7 +69,7 @@ impl Mixture<Parameter> {
                 started = ctx.expert_ranks.and_then(|_| start(tape));
             }); // (N, D)
             if let Some((shared, started)) = started.or_else(|| start(tape)) {
-                y = tape.scope("shared", |tape| shared.add(tape, started, y)); // (N, D)
+                y = tape.scope("shared", |tape| shared.add(tape, started, y, factor)); // (N, D)
             }
             y
         };
@@ -96,10 +99,13 @@ impl Mixture<Parameter> {
         let capacities = state.capacities(layer).filter(|_| rows.has_hot_experts());
         let copies = self.copies.as_ref().zip(capacities.zip(rows.hot_and_cold()));
 
+        // The factor of what the layer adds is one of the gates.
+        let factor = ctx.config.residual_factor().unwrap_or(1.0);
+        let route = RouterConfig { scaling: factor * config.route.scaling, ..config.route };
         let logits = tape.scope("router", |tape| tape.scores(h, &self.router)); // (N, E)
         let bias = state.bias(layer);
         let Routing { gates, output } =
-            tape.scope("route", |tape| tape.route(logits, bias, &config.route, losses.as_ref())); // (N, k)
+            tape.scope("route", |tape| tape.route(logits, bias, &route, losses.as_ref())); // (N, k)
         // Decisions are made once, and not counted again.
         let (placement, hot, spread, work) = tape.keeping(|tape| {
             let hot = copies.map(|(copies, (capacities, two))| {
@@ -129,7 +135,9 @@ impl Mixture<Parameter> {
         });
         let gates = match config.renormalised_sum().filter(|_| !is_dropless) {
             None => gates,
-            Some(sum) => tape.scope("gates", |tape| tape.renormalise_gates(gates, &placement, sum)), // (N, k)
+            Some(sum) => {
+                tape.scope("gates", |tape| tape.renormalise_gates(gates, &placement, factor * sum)) // (N, k)
+            }
         };
         let x = tape.scope("permute", |tape| tape.permute(h, &placement)); // (R, D)
         let of = (ctx, layer);
@@ -259,25 +267,29 @@ impl Shared<Parameter> {
         tape: &mut Tape<'_, 'p>,
         inner: u32,
         h: Var, // (N, D)
+        factor: Option<f32>,
     ) -> Started {
         let gate_up = tape.scope("w_gate_up", |tape| tape.linear(h, &self.w_gate_up, None, None)); // (N, 2 S)
         let inner = tape.scope("mul", |tape| tape.swiglu(gate_up, inner)); // (N, S)
         let Some(gate) = &self.gate else { return Started::Inner(inner) };
-        let output = tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, None)); // (N, D)
+        // (N, D)
+        let output = tape.scope("w_down", |tape| tape.scaled_linear(inner, &self.w_down, None, None, factor));
         let logit = tape.scope("gate", |tape| tape.scores(h, gate)); // (N, 1)
         Started::Gated { output, logit }
     }
 
-    /// The output of the shared expert plus y.
+    /// The output of the shared expert times its factor, plus y.
     fn add<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         started: Started,
         y: Var, // (N, D)
+        factor: Option<f32>,
     ) -> Var {
         match started {
             Started::Inner(inner) => {
-                tape.scope("w_down", |tape| tape.linear(inner, &self.w_down, None, Some(y))) // (N, D)
+                let w = &self.w_down;
+                tape.scope("w_down", |tape| tape.scaled_linear(inner, w, None, Some(y), factor)) // (N, D)
             }
             Started::Gated { output, logit } => {
                 tape.scope("gated", |tape| tape.row_gate(output, logit, Some(y))) // (N, D)

@@ -57,6 +57,6 @@ mod tests {
     fn floats_are_not_looked_up() {
         let mut rec = Recorder::new("embedding", Capabilities::software());
         let [ids, table, y] = [(1, 4), (9, 8), (4, 8)].map(|(rows, cols)| rec.tensor("x", rows, cols, F32));
-        crate::ops::embedding::embedding(&mut rec, ids, &[table], y);
+        crate::ops::embedding::embedding(&mut rec, ids, &[table], None, y);
     }
 }

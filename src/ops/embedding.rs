@@ -11,31 +11,46 @@ crate::params! {
         stride4: u32,
         first_row: u32,
         rows: u32,
+        factor: f32,
     }
 }
 
-/// y (N, D) = `table[ids]`; ids (1, N), u32. The table (V, D) comes in parts of consecutive rows, several if it exceeds
+/// y (N, D) = factor · `table[ids]`, without a factor the rows as they are; ids (1, N), u32. The table (V, D) comes in parts of consecutive rows, several if it exceeds
 /// a binding.
 #[track_caller]
-pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
-    look_up(rec, ids, table, 0, y, false);
+pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], factor: Option<f32>, y: Tensor) {
+    look_up(rec, ids, table, (0, factor), y, false);
 }
 
 /// [`embedding`] of a table that starts with row `first` of a larger one: zeros for ids that are not in it.
 #[track_caller]
-pub fn embedding_of_rows(rec: &mut Recorder, ids: Tensor, table: &[Tensor], first: u32, y: Tensor) {
+pub fn embedding_of_rows(
+    rec: &mut Recorder,
+    ids: Tensor,
+    table: &[Tensor],
+    first: u32,
+    factor: Option<f32>,
+    y: Tensor,
+) {
     zero(rec, y);
-    look_up(rec, ids, table, first, y, false);
+    look_up(rec, ids, table, (first, factor), y, false);
 }
 
 /// y (N, D) += `table[ids]`; see [`embedding`].
 #[track_caller]
 pub fn add_embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
-    look_up(rec, ids, table, 0, y, true);
+    look_up(rec, ids, table, (0, None), y, true);
 }
 
 #[track_caller]
-fn look_up(rec: &mut Recorder, ids: Tensor, table: &[Tensor], first: u32, y: Tensor, accumulate: bool) {
+fn look_up(
+    rec: &mut Recorder,
+    ids: Tensor,
+    table: &[Tensor],
+    (first, factor): (u32, Option<f32>),
+    y: Tensor,
+    accumulate: bool,
+) {
     assert!(ids.cols == y.rows, "{} ids for {} rows", ids.cols, y.rows);
     let mut first_row = first;
     for part in table {
@@ -45,16 +60,23 @@ fn look_up(rec: &mut Recorder, ids: Tensor, table: &[Tensor], first: u32, y: Ten
         );
         let bindings = [ids.bind("ids", Element::U32), part.bind("table", y.element), y.bind("y", y.element)];
         let kernel = kernel(rec, "embedding", y.element).condition(Condition::Accumulate, accumulate);
-        launch(rec, kernel, y, first_row, part.rows, &bindings);
+        launch(rec, kernel, y, (first_row, part.rows), factor, &bindings);
         first_row += part.rows;
     }
 }
 
-/// `dtable[v]` += Σ of dy (N, D) over the tokens with id v. `order` (1, N), u32: token indices sorted
+/// `dtable[v]` += factor · Σ of dy (N, D) over the tokens with id v. `order` (1, N), u32: token indices sorted
 /// by id, which fixes the order of each sum.
 #[track_caller]
-pub fn embedding_backward(rec: &mut Recorder, ids: Tensor, order: Tensor, dy: Tensor, dtable: &[Tensor]) {
-    embedding_of_rows_backward(rec, ids, order, dy, dtable, 0);
+pub fn embedding_backward(
+    rec: &mut Recorder,
+    ids: Tensor,
+    order: Tensor,
+    dy: Tensor,
+    dtable: &[Tensor],
+    factor: Option<f32>,
+) {
+    embedding_of_rows_backward(rec, ids, order, dy, dtable, 0, factor);
 }
 
 /// [`embedding_backward`] for a table that starts with row `first` of a larger one.
@@ -66,6 +88,7 @@ pub fn embedding_of_rows_backward(
     dy: Tensor,
     dtable: &[Tensor],
     first: u32,
+    factor: Option<f32>,
 ) {
     assert!(
         ids.cols == dy.rows && order.cols == dy.rows,
@@ -81,7 +104,7 @@ pub fn embedding_of_rows_backward(
             part.bind("dtable", Element::F32),
         ];
         let kernel = kernel(rec, "embedding_backward", dy.element);
-        launch(rec, kernel, dy, first_row, part.rows, &bindings);
+        launch(rec, kernel, dy, (first_row, part.rows), factor, &bindings);
         first_row += part.rows;
     }
 }
@@ -98,11 +121,13 @@ fn launch(
     rec: &mut Recorder,
     kernel: Kernel,
     tokens: Tensor,
-    first_row: u32,
-    rows: u32,
+    (first_row, rows): (u32, u32),
+    factor: Option<f32>,
     bindings: &[Binding],
 ) {
-    let params = Params { tokens: tokens.rows, stride4: tokens.stride4(), first_row, rows };
-    let groups = tokens.stride4().div_ceil(lanes(rec)) as u64 * tokens.rows as u64;
+    let kernel = kernel.condition(Condition::Scaled, factor.is_some());
+    let (tokens, stride4, factor) = (tokens.rows, tokens.stride4(), factor.unwrap_or(1.0));
+    let params = Params { tokens, stride4, first_row, rows, factor };
+    let groups = stride4.div_ceil(lanes(rec)) as u64 * tokens as u64;
     rec.dispatch(kernel, bindings, &params, fold_grid(groups));
 }

@@ -30,7 +30,7 @@ crate::params! {
 }
 
 /// y (R, out): row r is x_r W_eᵀ for the expert e it belongs to, plus the epilogue; x (R, in), `stack` (E · out, in) in
-/// parts. A bias has a row for each expert; a residual and SwiGLU have no kernel.
+/// parts. A bias has a row for each expert; a residual, a factor and SwiGLU have no kernel.
 ///
 /// Rows that belong to no expert are not written.
 #[track_caller]
@@ -165,7 +165,8 @@ fn launch_rows(
 ) {
     epilogue.check(y);
     let has_kernel = matches!(epilogue.activated, None | Some(Activated::Gelu(..) | Activated::Slope(..)));
-    assert!(has_kernel && epilogue.residual.is_none(), "a grouped product has no such epilogue");
+    let is_plain = epilogue.residual.is_none() && epilogue.factor.is_none();
+    assert!(has_kernel && is_plain, "a grouped product has no such epilogue");
     assert!(
         epilogue.bias.is_none_or(|bias| bias.rows == work.experts),
         "a bias of grouped rows must have a row for each of {} experts",

@@ -81,7 +81,9 @@ pub struct OutputProjection<'a> {
     pub h: Tensor,
     /// Head (V, D), of the element of `h`, in parts of whole rows; every part but the last has a multiple of 4 rows.
     pub head: &'a [Tensor],
-    /// Soft cap of the logits, c · tanh(logit / c); `None`: none.
+    /// Factor of the logits; `None`: 1.
+    pub factor: Option<f32>,
+    /// Soft cap of the logits after their factor, c · tanh(logit / c); `None`: none.
     pub soft_cap: Option<f32>,
     /// The ranks that share the vocabulary, of which `head` is this rank's part; `None`: `head` is the whole. They
     /// exchange four numbers for each row. `dh` is then one term of a sum over the ranks.
@@ -129,10 +131,11 @@ pub fn linear_cross_entropy(
         let mut column = 0;
         for (i, part) in op.head.iter().enumerate() {
             let dz = dlogits.columns(column, part.rows);
-            let into = Epilogue { accumulate: i > 0, ..Default::default() };
+            let into = Epilogue { accumulate: i > 0, factor: op.factor, ..Default::default() };
             matmul(rec, Layout::Nn, dz, *part, dh.rows(first, rows), into);
             if let Some(HeadGradient { parts, accumulate }) = dhead {
-                let into = Epilogue { accumulate: accumulate || first > 0, ..Default::default() };
+                let accumulate = accumulate || first > 0;
+                let into = Epilogue { accumulate, factor: op.factor, ..Default::default() };
                 matmul(rec, Layout::Tn, dz, h, parts[i], into);
             }
             column += part.rows;
@@ -229,7 +232,8 @@ fn logits(rec: &mut Recorder, op: &OutputProjection<'_>, h: Tensor) -> Tensor {
     let logits = rec.tensor("logits", h.rows, vocab(op), Element::F32);
     let mut column = 0;
     for part in op.head {
-        matmul(rec, Layout::Nt, h, *part, logits.columns(column, part.rows), Epilogue::default());
+        let into = Epilogue { factor: op.factor, ..Default::default() };
+        matmul(rec, Layout::Nt, h, *part, logits.columns(column, part.rows), into);
         column += part.rows;
     }
     logits

@@ -54,6 +54,8 @@ pub struct Plan {
 /// What the kernel adds to the product, or computes from it, before it stores the result.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue {
+    /// Factor of the product and its bias; `None`: 1. Grouped products have none.
+    pub factor: Option<f32>,
     /// Bias (1, N), added to every row; of grouped products (E, N), added to the rows of each expert.
     pub bias: Option<Tensor>,
     /// Residual (M, N).
@@ -97,6 +99,7 @@ crate::params! {
         up_start: u32,
         activation_stride: u32,
         epsilon: f32,
+        factor: f32,
     }
 }
 
@@ -122,6 +125,7 @@ impl Params {
             },
             activation_stride: 0,
             epsilon: 0.0,
+            factor: epilogue.factor.unwrap_or(1.0),
         }
     }
 }
@@ -223,6 +227,8 @@ impl Epilogue {
         }
         let Some(activated) = self.activated else { return };
         assert!(self.residual.is_none() && !self.accumulate, "an activation is of a product alone");
+        let is_gradient = matches!(activated, Activated::Slope(..) | Activated::SwigluSlopes(_));
+        assert!(self.factor.is_none() || is_gradient, "an activation is of a product without a factor");
         let fits = match activated {
             Activated::Swiglu(value) => (value.rows, gate_up_cols(value.cols)) == (y.rows, y.cols),
             Activated::Gelu(_, tensor) | Activated::Slope(_, tensor) | Activated::SwigluSlopes(tensor) => {
@@ -247,6 +253,7 @@ impl Epilogue {
         let kernel = kernel
             .condition(Condition::Gradient, is_gradient)
             .condition(Condition::Bias, self.bias.is_some())
+            .condition(Condition::Scaled, self.factor.is_some())
             .condition(Condition::Residual, self.residual.is_some())
             .condition(Condition::Accumulate, self.accumulate);
         let Some(activated) = self.activated else { return kernel };

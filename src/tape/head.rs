@@ -9,12 +9,14 @@ use crate::ops::linear_cross_entropy::{
 use crate::ops::matrix_ranks::MatrixRanks;
 use crate::record::Tensor;
 
-/// The form of a head's rows, and the ranks that hold them.
+/// The form of a head's rows and logits, and the ranks that hold them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadForm<'a> {
     /// Added to the squared length by which each row is divided; `None`: rows are not divided. See
     /// [`l2_norm`](crate::ops::l2_norm::l2_norm).
     pub unit_epsilon: Option<f32>,
+    /// Factor of the logits; `None`: 1.
+    pub factor: Option<f32>,
     /// Soft cap of the logits; see [`OutputProjection::soft_cap`].
     pub soft_cap: Option<f32>,
     /// The ranks that share the vocabulary, if the head is only this rank's part; the gradient of `h` is then one term
@@ -73,11 +75,11 @@ impl<'p> Tape<'_, 'p> {
         h: Var,
         table: &'p Parameter,
         loss: &CrossEntropy,
-        HeadForm { unit_epsilon, soft_cap, ranks }: HeadForm<'_>,
+        HeadForm { unit_epsilon, factor, soft_cap, ranks }: HeadForm<'_>,
     ) {
         let units = unit_epsilon.map(|epsilon| unit_rows(self.rec, &table.weight, epsilon));
         let head = units.as_ref().unwrap_or(&table.weight);
-        let op = OutputProjection { h: h.tensor, head, soft_cap, ranks };
+        let op = OutputProjection { h: h.tensor, head, factor, soft_cap, ranks };
         table.trains(); // for its check of the shapes
         if !self.is_recording {
             return linear_cross_entropy_forward(self.rec, &op, loss);

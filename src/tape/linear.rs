@@ -38,10 +38,29 @@ impl<'p> Tape<'_, 'p> {
         bias: Option<&'p Parameter>,
         residual: Option<Var>,
     ) -> Var {
-        self.product(x, weight, bias, residual, None)
+        self.scaled_linear(x, weight, bias, residual, None)
     }
 
-    /// One term of a [product](Self::linear) that is summed over ranks. The rank with `adds_bias` adds the bias; all
+    /// residual + factor · (x (N, K) Wᵀ + bias), otherwise as [`linear`](Self::linear).
+    #[track_caller]
+    pub fn scaled_linear(
+        &mut self,
+        x: Var,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        residual: Option<Var>,
+        factor: Option<f32>,
+    ) -> Var {
+        let epilogue = Epilogue {
+            factor,
+            bias: bias.map(Parameter::weight),
+            residual: residual.map(|residual| residual.tensor),
+            ..Epilogue::default()
+        };
+        self.product(x, weight, bias, residual, epilogue)
+    }
+
+    /// One term of a [product](Self::scaled_linear) that is summed over ranks. The rank with `adds_bias` adds the bias; all
     /// ranks have its gradient.
     #[track_caller]
     pub fn linear_part(
@@ -50,10 +69,10 @@ impl<'p> Tape<'_, 'p> {
         weight: &'p Parameter,
         bias: Option<&'p Parameter>,
         adds_bias: bool,
+        factor: Option<f32>,
     ) -> Var {
-        let epilogue =
-            Epilogue { bias: bias.filter(|_| adds_bias).map(Parameter::weight), ..Epilogue::default() };
-        self.product_with(x, weight, bias, None, epilogue)
+        let added = bias.filter(|_| adds_bias).map(Parameter::weight);
+        self.product(x, weight, bias, None, Epilogue { factor, bias: added, ..Epilogue::default() })
     }
 
     /// GELU of x (N, K) Wᵀ + bias: (N, M), computed by the kernel of the product.
@@ -66,7 +85,7 @@ impl<'p> Tape<'_, 'p> {
         kind: Gelu,
     ) -> Var {
         let y = self.rec.tensor("y", x.tensor.rows, weight.weight().rows, x.tensor.element);
-        let argument = self.product(x, weight, bias, None, Some(Activated::Gelu(kind, y)));
+        let argument = self.activated_product(x, weight, bias, Activated::Gelu(kind, y));
         self.gelu_at(argument, y, kind)
     }
 
@@ -105,7 +124,7 @@ impl<'p> Tape<'_, 'p> {
         width: u32,
     ) -> Var {
         let y = self.rec.tensor("y", x.tensor.rows, width, x.tensor.element);
-        let gate_up = self.product(x, weight, bias, None, Some(Activated::Swiglu(y)));
+        let gate_up = self.activated_product(x, weight, bias, Activated::Swiglu(y));
         self.swiglu_at(gate_up, y)
     }
 
@@ -133,26 +152,21 @@ impl<'p> Tape<'_, 'p> {
     }
 
     #[track_caller]
-    fn product(
+    fn activated_product(
         &mut self,
         x: Var,
         weight: &'p Parameter,
         bias: Option<&'p Parameter>,
-        residual: Option<Var>,
-        activated: Option<Activated>,
+        activated: Activated,
     ) -> Var {
-        let epilogue = Epilogue {
-            bias: bias.map(Parameter::weight),
-            residual: residual.map(|residual| residual.tensor),
-            accumulate: false,
-            activated,
-        };
-        self.product_with(x, weight, bias, residual, epilogue)
+        let (bias_tensor, activated) = (bias.map(Parameter::weight), Some(activated));
+        let epilogue = Epilogue { bias: bias_tensor, activated, ..Epilogue::default() };
+        self.product(x, weight, bias, None, epilogue)
     }
 
     /// The product with `epilogue`, and the gradients of all its terms.
     #[track_caller]
-    fn product_with(
+    fn product(
         &mut self,
         x: Var,
         weight: &'p Parameter,
@@ -160,7 +174,7 @@ impl<'p> Tape<'_, 'p> {
         residual: Option<Var>,
         epilogue: Epilogue,
     ) -> Var {
-        let w = weight.weight();
+        let (w, factor) = (weight.weight(), epilogue.factor);
         let y = self.rec.tensor("y", x.tensor.rows, w.rows, x.tensor.element);
         matmul(self.rec, Layout::Nt, x.tensor, w, y, epilogue);
         let saved_x = self.save(x);
@@ -168,16 +182,17 @@ impl<'p> Tape<'_, 'p> {
         let trains = Parameter::any_trains([weight].into_iter().chain(bias));
         self.result(y, &inputs, trains, move |tape, dy| {
             if let Some((target, activated)) = tape.target_of_product(x, |_| true) {
-                let into = Epilogue { accumulate: target.accumulate, activated, ..Default::default() };
+                let accumulate = target.accumulate;
+                let into = Epilogue { factor, accumulate, activated, ..Default::default() };
                 matmul(tape.rec, Layout::Nn, dy, w, target.tensor, into);
             }
             if let Some(dw) = weight.gradient() {
                 let x = tape.saved(saved_x);
-                let into = Epilogue { accumulate: true, ..Default::default() };
+                let into = Epilogue { factor, accumulate: true, ..Default::default() };
                 matmul(tape.rec, Layout::Tn, dy, x, dw, into);
             }
             if let Some(db) = bias.and_then(Parameter::gradient) {
-                column_sum(tape.rec, dy, db);
+                column_sum(tape.rec, dy, db, factor);
             }
             if let Some(residual) = residual {
                 tape.give(residual, dy); // last: others may add to dy from here on

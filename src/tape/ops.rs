@@ -13,12 +13,19 @@ use crate::ops::{add, embedding, layer_norm, max_logit, qk_norm, rms_norm};
 use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
-    /// Rows of `table` (V, D) by id: (N, D). `order` (1, N): token indices sorted by id.
+    /// Rows of `table` (V, D) by id, times `factor` if there is one: (N, D). `order` (1, N): token indices sorted by id.
     #[track_caller]
-    pub fn embedding(&mut self, ids: Tensor, order: Tensor, table: &'p Parameter, element: Element) -> Var {
+    pub fn embedding(
+        &mut self,
+        ids: Tensor,
+        order: Tensor,
+        table: &'p Parameter,
+        factor: Option<f32>,
+        element: Element,
+    ) -> Var {
         let y = self.rec.tensor("y", ids.cols, table.weight[0].cols, element);
-        embedding::embedding(self.rec, ids, &table.weight, y);
-        self.looked_up(ids, order, table, 0, y, &[])
+        embedding::embedding(self.rec, ids, &table.weight, factor, y);
+        self.looked_up(ids, order, (table, factor), 0, y, &[])
     }
 
     /// One term of an [`embedding`](Self::embedding) that is summed over `ranks`, each of which holds equally many
@@ -29,14 +36,15 @@ impl<'p> Tape<'_, 'p> {
         ids: Tensor,
         order: Tensor,
         table: &'p Parameter,
+        factor: Option<f32>,
         element: Element,
         ranks: &MatrixRanks,
     ) -> Var {
         let rows: u32 = table.weight.iter().map(|part| part.rows).sum();
         let first = ranks.place as u32 * rows;
         let y = self.rec.tensor("y", ids.cols, table.weight[0].cols, element);
-        embedding::embedding_of_rows(self.rec, ids, &table.weight, first, y);
-        self.looked_up(ids, order, table, first, y, &[])
+        embedding::embedding_of_rows(self.rec, ids, &table.weight, first, factor, y);
+        self.looked_up(ids, order, (table, factor), first, y, &[])
     }
 
     /// x (N, D) + rows of `table` (V, D) by id, in place: `x` must have no other reader. `order` (1, N): token indices
@@ -54,16 +62,16 @@ impl<'p> Tape<'_, 'p> {
         if adds {
             embedding::add_embedding(self.rec, ids, &table.weight, x.tensor);
         }
-        self.looked_up(ids, order, table, 0, x.tensor, &[x])
+        self.looked_up(ids, order, (table, None), 0, x.tensor, &[x])
     }
 
-    /// The result `y` of adding rows of `table`, whose first row is number `first`, to `inputs`.
+    /// The result `y` of adding rows of `table`, whose first row is number `first`, times their factor to `inputs`.
     #[track_caller]
     fn looked_up(
         &mut self,
         ids: Tensor,
         order: Tensor,
-        table: &'p Parameter,
+        (table, factor): (&'p Parameter, Option<f32>),
         first: u32,
         y: Tensor,
         inputs: &[Var],
@@ -71,7 +79,7 @@ impl<'p> Tape<'_, 'p> {
         let inputs = inputs.to_vec();
         self.result(y, &inputs.clone(), table.trains(), move |tape, dy| {
             if let Some(gradient) = &table.gradient {
-                embedding::embedding_of_rows_backward(tape.rec, ids, order, dy, gradient, first);
+                embedding::embedding_of_rows_backward(tape.rec, ids, order, dy, gradient, first, factor);
             }
             for x in inputs {
                 tape.give(x, dy); // last: others may add to dy from here on

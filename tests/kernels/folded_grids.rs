@@ -64,8 +64,8 @@ fn embeddings_of_one_workgroup_per_token() {
         let (ids_tensor, order) = (case.integers(&ids), case.integers(&order_by_id(&ids)));
         let (table, dtable) = (case.input(vocab, 4, F32), case.input_of(&[0.0; 4000], vocab, 4, F32));
         let (y, dy) = (case.output(WORKGROUPS, 4, F32), case.input(WORKGROUPS, 4, F32));
-        embedding(&mut case.rec, ids_tensor, &[table.tensor], y);
-        embedding_backward(&mut case.rec, ids_tensor, order, dy.tensor, &[dtable.tensor]);
+        embedding(&mut case.rec, ids_tensor, &[table.tensor], None, y);
+        embedding_backward(&mut case.rec, ids_tensor, order, dy.tensor, &[dtable.tensor], None);
         case.expect("y", y, reference::embedding::embedding(&table.values, &ids, 4), 0.0);
         let want = reference::embedding::embedding_backward(&dy.values, &ids, vocab as usize, 4);
         case.expect("dtable", dtable.tensor, want, allowed(F32, WORKGROUPS));

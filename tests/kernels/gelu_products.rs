@@ -61,7 +61,8 @@ fn products_of_a_gpu_through_gelu() {
 
 fn both_ways(case: &mut Case, shape: (u32, u32, u32), kind: (Gelu, reference::gelu::Gelu), element: Element) {
     forward(case, shape, kind, element);
-    backward(case, shape, kind, element);
+    backward(case, shape, kind, element, None);
+    backward(case, shape, kind, element, Some(0.75));
 }
 
 fn forward(
@@ -92,14 +93,16 @@ fn backward(
     (m, n, k): (u32, u32, u32),
     (kind, formula): (Gelu, reference::gelu::Gelu),
     element: Element,
+    factor: Option<f32>,
 ) {
     let [dy, w, argument] = [(m, k), (k, n), (m, n)].map(|(rows, cols)| case.input(rows, cols, element));
-    let gradient = matmul_nn(&dy.values, &w.values, m as usize, n as usize, k as usize);
+    let mut gradient = matmul_nn(&dy.values, &w.values, m as usize, n as usize, k as usize);
+    gradient.iter_mut().for_each(|dy| *dy *= f64::from(factor.unwrap_or(1.0)));
     let [dx, of_value, dx_alone] = [0; 3].map(|_| case.output(m, n, element));
     let activated = Some(Activated::Slope(kind, argument.tensor));
-    let epilogue = Epilogue { activated, ..Default::default() };
-    matmul(&mut case.rec, Layout::Nn, dy.tensor, w.tensor, dx, epilogue);
-    matmul(&mut case.rec, Layout::Nn, dy.tensor, w.tensor, of_value, Epilogue::default());
+    let alone = Epilogue { factor, ..Default::default() };
+    matmul(&mut case.rec, Layout::Nn, dy.tensor, w.tensor, dx, Epilogue { activated, ..alone });
+    matmul(&mut case.rec, Layout::Nn, dy.tensor, w.tensor, of_value, alone);
     gelu::gelu_backward(&mut case.rec, argument.tensor, of_value, dx_alone, kind);
     let bits = Bits::of_different_kernels();
     bits.expect(case, "dx", dx);

@@ -10,6 +10,9 @@ use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::swiglu::gate_up_cols;
 use gristmill::record::Tensor;
 
+/// A factor of a product and its bias: below 1, so that it multiplies no error, and exact in f32.
+const FACTOR: f32 = -0.75;
+
 /// m, n, k: 1, odd, tile edges and one more.
 const MATMUL_SHAPES: [(u32, u32, u32); 12] = [
     (1, 1, 1),
@@ -154,16 +157,20 @@ fn fused_product(
 
 #[test]
 fn matmul_adds_bias_residual_and_the_previous_contents() {
-    for (element, m) in [(F32, 33), (Bf16, 33), (F32, 3), (F16, 1), (Bf16, 2)] {
-        check(&format!("matmul epilogue {m} {element:?}"), |case| {
+    let plain = [(F32, 33), (Bf16, 33), (F32, 3), (F16, 1), (Bf16, 2)].map(|of| (of, None));
+    let scaled = [(F32, 33), (F16, 33), (F32, 2), (Bf16, 3)].map(|of| (of, Some(FACTOR)));
+    for ((element, m), factor) in plain.into_iter().chain(scaled) {
+        check(&format!("matmul epilogue {m} {element:?}, factor {factor:?}"), |case| {
             let (n, k) = (31, 20);
             let (a, b, mut want) = product(case, Layout::Nt, m, n, k, element);
             let (bias, residual, y) =
                 (case.input(1, n, element), case.input(m, n, element), case.input(m, n, element));
             for (i, w) in want.iter_mut().enumerate() {
-                *w += bias.values[i % n as usize] + residual.values[i] + y.values[i];
+                *w = f64::from(factor.unwrap_or(1.0)) * (*w + bias.values[i % n as usize]);
+                *w += residual.values[i] + y.values[i];
             }
             let epilogue = Epilogue {
+                factor,
                 bias: Some(bias.tensor),
                 residual: Some(residual.tensor),
                 accumulate: true,
@@ -214,32 +221,26 @@ fn large_products_of_every_layout() {
 
 #[test]
 fn large_products_with_epilogues() {
-    check_large("Nt, bias and residual, Bf16", |case| {
+    check_large("Nt, factor, bias and residual, Bf16", |case| {
         let (m, n, k) = LARGE;
         uses_large_tiles(case, Layout::Nt);
         let (a, b, mut want) = product(case, Layout::Nt, m, n, k, Bf16);
         let (bias, residual, y) = (case.input(1, n, Bf16), case.input(m, n, Bf16), case.output(m, n, Bf16));
         for (i, w) in want.iter_mut().enumerate() {
-            *w += bias.values[i % n as usize] + residual.values[i];
+            *w = f64::from(FACTOR) * (*w + bias.values[i % n as usize]) + residual.values[i];
         }
         let (bias, residual) = (Some(bias.tensor), Some(residual.tensor));
-        matmul(
-            &mut case.rec,
-            Layout::Nt,
-            a,
-            b,
-            y,
-            Epilogue { bias, residual, accumulate: false, ..Default::default() },
-        );
+        let epilogue = Epilogue { factor: Some(FACTOR), bias, residual, ..Default::default() };
+        matmul(&mut case.rec, Layout::Nt, a, b, y, epilogue);
         case.expect("y", y, want, allowed(Bf16, k));
     });
-    check_large("Tn, added to an f32 gradient, Bf16", |case| {
+    check_large("Tn, factor, added to an f32 gradient, Bf16", |case| {
         let (m, n, k) = LARGE;
         uses_large_tiles(case, Layout::Tn);
         let (a, b, mut want) = product(case, Layout::Tn, m, n, k, Bf16);
         let y = case.input(m, n, F32);
-        want.iter_mut().zip(&y.values).for_each(|(w, y)| *w += y);
-        let epilogue = Epilogue { accumulate: true, ..Epilogue::default() };
+        want.iter_mut().zip(&y.values).for_each(|(w, y)| *w = f64::from(FACTOR) * *w + y);
+        let epilogue = Epilogue { factor: Some(FACTOR), accumulate: true, ..Epilogue::default() };
         matmul(&mut case.rec, Layout::Tn, a, b, y.tensor, epilogue);
         case.expect("y", y.tensor, want, allowed(F32, k));
     });
@@ -370,15 +371,15 @@ pub fn split_products_of_every_layout() {
 #[test]
 fn split_products_with_epilogues() {
     let (m, n, k, parts) = SPLIT[1];
-    check_tier("matmul in parts, epilogue, Bf16", Tier::Portable, &|case| {
+    check_tier("matmul in parts, epilogue with a factor, Bf16", Tier::Portable, &|case| {
         is_split(case, Problem { layout: Layout::Nt, m, n, k }, parts);
         let (a, b, mut want) = product(case, Layout::Nt, m, n, k, Bf16);
         let (bias, residual, y) = (case.input(1, n, Bf16), case.input(m, n, Bf16), case.input(m, n, Bf16));
         for (i, w) in want.iter_mut().enumerate() {
-            *w += bias.values[i % n as usize] + residual.values[i] + y.values[i];
+            *w = f64::from(FACTOR) * (*w + bias.values[i % n as usize]) + residual.values[i] + y.values[i];
         }
-        let (bias, residual) = (Some(bias.tensor), Some(residual.tensor));
-        let epilogue = Epilogue { bias, residual, accumulate: true, ..Default::default() };
+        let (factor, bias, residual) = (Some(FACTOR), Some(bias.tensor), Some(residual.tensor));
+        let epilogue = Epilogue { factor, bias, residual, accumulate: true, ..Default::default() };
         matmul(&mut case.rec, Layout::Nt, a, b, y.tensor, epilogue);
         case.expect("y", y.tensor, want, allowed(Bf16, k));
     });

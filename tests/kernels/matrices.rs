@@ -127,8 +127,10 @@ fn subgroups_of_another_size() {
 #[test]
 fn bias_residual_and_previous_contents() {
     for (([m, n, k], units, tile), factors) in pairs([TILES[0], TILES[1]], FACTORS) {
-        for parts in 0..8 {
-            let [has_bias, has_residual, accumulate] = [1, 2, 4].map(|part| parts & part != 0);
+        // A factor alone, and with everything that it may stand beside.
+        for parts in (0..9).chain([15]) {
+            let [has_bias, has_residual, accumulate, has_factor] = [1, 2, 4, 8].map(|part| parts & part != 0);
+            let factor = has_factor.then_some(0.75f32);
             let name = format!("epilogue {parts} of {m}x{n}x{k} {factors:?} by matrices");
             check_matrices(&name, units, &enough_for_all, &|case| {
                 uses_tiles(case, factors[0], Problem { layout: Layout::Nt, m, n, k }, tile);
@@ -138,6 +140,7 @@ fn bias_residual_and_previous_contents() {
                 let y = before.as_ref().map_or_else(|| case.output(m, n, factors[0]), |before| before.tensor);
                 for (i, want) in want.iter_mut().enumerate() {
                     *want += if has_bias { bias.values[i % n as usize] } else { 0.0 };
+                    *want *= f64::from(factor.unwrap_or(1.0));
                     *want += if has_residual { residual.values[i] } else { 0.0 };
                     *want += before.as_ref().map_or(0.0, |before| before.values[i]);
                 }
@@ -149,7 +152,7 @@ fn bias_residual_and_previous_contents() {
                     a,
                     b,
                     y,
-                    Epilogue { bias, residual, accumulate, activated: None },
+                    Epilogue { factor, bias, residual, accumulate, activated: None },
                 );
                 let allowed = case.allowed(factors, k);
                 case.expect("y", y, want, allowed);

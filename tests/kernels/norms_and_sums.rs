@@ -257,16 +257,25 @@ pub fn column_sum_adds_rows() {
         // Enough rows that lanes add several partial sums each.
         for (rows, cols) in SHAPES.into_iter().chain([(2500, 70)]) {
             check(&format!("column_sum {rows}x{cols} {element:?}"), |case| {
-                let (x, y) = (case.input(rows, cols, element), case.input(1, cols, F32));
-                column_sum::column_sum(&mut case.rec, x.tensor, y.tensor);
-                let mut want = y.values.clone();
+                let x = case.input(rows, cols, element);
+                let mut sums = vec![0.0; cols as usize];
                 for row in x.values.chunks(cols as usize) {
-                    want = sum(&want, row);
+                    sums = sum(&sums, row);
                 }
-                case.expect("y", y.tensor, want, allowed(F32, rows));
+                for factor in [None, Some(-0.75f32)] {
+                    let y = case.input(1, cols, F32);
+                    column_sum::column_sum(&mut case.rec, x.tensor, y.tensor, factor);
+                    let scaled: Vec<f64> = scaled(&sums, factor);
+                    case.expect("y", y.tensor, sum(&y.values, &scaled), allowed(F32, rows));
+                }
             });
         }
     }
+}
+
+/// factor · x; x without a factor.
+fn scaled(x: &[f64], factor: Option<f32>) -> Vec<f64> {
+    x.iter().map(|x| f64::from(factor.unwrap_or(1.0)) * x).collect()
 }
 
 #[test]
@@ -282,16 +291,28 @@ pub fn embedding_gathers_and_scatters() {
                 let table: Vec<_> = (0..parts).map(|p| case.input(rows(p), cols, element)).collect();
                 let dtable: Vec<_> = (0..parts).map(|p| case.input(rows(p), cols, F32)).collect();
                 let (y, dy) = (case.output(tokens, cols, element), case.input(tokens, cols, element));
-                embedding::embedding(&mut case.rec, ids_tensor, &tensors(&table), y);
+                let factor = (element == F32 || parts > 1).then_some(-0.75f32);
+                embedding::embedding(&mut case.rec, ids_tensor, &tensors(&table), factor, y);
                 let parts = tensors(&dtable);
-                embedding::embedding_backward(&mut case.rec, ids_tensor, order_tensor, dy.tensor, &parts);
+                let dy_tensor = dy.tensor;
+                embedding::embedding_backward(
+                    &mut case.rec,
+                    ids_tensor,
+                    order_tensor,
+                    dy_tensor,
+                    &parts,
+                    factor,
+                );
                 let rows = reference::embedding::embedding(&values(&table), &ids, cols as usize);
                 let more = case.input(tokens, cols, element);
                 embedding::add_embedding(&mut case.rec, ids_tensor, &tensors(&table), more.tensor);
                 case.expect("y on top", more.tensor, sum(&more.values, &rows), allowed(element, 1));
-                case.expect("y", y, rows, 0.0);
+                // A factor rounds once more; as they are, rows stay the same.
+                let rounded = if factor.is_some() { allowed(element, 1) } else { 0.0 };
+                case.expect("y", y, scaled(&rows, factor), rounded);
                 let want =
                     reference::embedding::embedding_backward(&dy.values, &ids, vocab as usize, cols as usize);
+                let want = scaled(&want, factor);
                 let mut rest = &want[..];
                 for part in &dtable {
                     let (mine, others) = rest.split_at(part.values.len());

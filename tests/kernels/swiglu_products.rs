@@ -57,7 +57,8 @@ fn products_of_a_gpu_through_swiglu() {
 
 fn both_ways(case: &mut Case, shape: (u32, u32, u32), element: Element) {
     forward(case, shape, [element; 2]);
-    backward(case, shape, element);
+    backward(case, shape, element, None);
+    backward(case, shape, element, Some(0.75));
 }
 
 /// Rows of gate and of up, `width` each, whose padding is zero as that of parameters.
@@ -100,20 +101,23 @@ pub fn forward(case: &mut Case, (m, f, k): (u32, u32, u32), [element, weights]: 
     }
 }
 
-fn backward(case: &mut Case, (m, f, k): (u32, u32, u32), element: Element) {
+/// The gradient of gate and up, of a product with or without a factor.
+fn backward(case: &mut Case, (m, f, k): (u32, u32, u32), element: Element, factor: Option<f32>) {
     let (dy, w) = (case.input(m, k, element), case.input(k, f, element));
     let [gate, up] = [0; 2].map(|_| case.input(m, f, element).values);
     let argument = case.input_of(&pack_gate_up(&gate, &up, f), m, gate_up_cols(f), element);
     let of_value = case.output(m, f, element);
     let [dx, dx_alone] = [0; 2].map(|_| case.output(m, gate_up_cols(f), element));
-    matmul(&mut case.rec, Layout::Nn, dy.tensor, w.tensor, of_value, Epilogue::default());
+    let alone = Epilogue { factor, ..Epilogue::default() };
+    matmul(&mut case.rec, Layout::Nn, dy.tensor, w.tensor, of_value, alone);
     swiglu_backward(&mut case.rec, argument.tensor, of_value, dx_alone);
     let activated = Some(Activated::SwigluSlopes(argument.tensor));
-    matmul(&mut case.rec, Layout::Nn, dy.tensor, w.tensor, dx, Epilogue { activated, ..Default::default() });
+    matmul(&mut case.rec, Layout::Nn, dy.tensor, w.tensor, dx, Epilogue { activated, ..alone });
     let bits = Bits::of_different_kernels();
     bits.expect(case, "dx", dx);
     bits.expect(case, "dx", dx_alone);
-    let gradient = matmul_nn(&dy.values, &w.values, m as usize, f as usize, k as usize);
+    let mut gradient = matmul_nn(&dy.values, &w.values, m as usize, f as usize, k as usize);
+    gradient.iter_mut().for_each(|dh| *dh *= f64::from(factor.unwrap_or(1.0)));
     let (d_gate, d_up) = reference::swiglu::swiglu_backward(&gate, &up, &gradient);
     case.expect("dx", dx, pack_gate_up(&d_gate, &d_up, f), BEHIND * allowed(element, k));
 }

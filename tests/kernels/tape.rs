@@ -86,6 +86,34 @@ fn linear() {
     });
 }
 
+/// A term of a residual stream, times a factor: residual, product and bias.
+#[test]
+fn scaled_linear() {
+    check("tape scaled linear", |case| {
+        let (k, factor) = (9u32, 0.75f32);
+        let x = case.input(N, k, F32);
+        let weights = [weight(case, k, k), weight(case, 1, k)];
+        let (values, w) = (x.values.clone(), weights[0].values.clone());
+        mid_graph(
+            case,
+            &x,
+            k,
+            k + N,
+            |tape, x, w| {
+                let (w, bias) = (&w[0].parameter, &w[1].parameter);
+                tape.scaled_linear(x, w, Some(bias), Some(x), Some(factor))
+            },
+            &weights,
+            |dy| {
+                let (n, k) = (N as usize, k as usize);
+                let scaled: Vec<f64> = dy.iter().map(|dy| f64::from(factor) * dy).collect();
+                let (dx, dw, db) = reference::matmul::linear_backward(&values, &w, &scaled, n, k, k);
+                (sum(&dx, dy), vec![dw, db])
+            },
+        );
+    });
+}
+
 /// Rank 3 and a last range of 9 columns, neither a multiple of 4; between the ranges lie columns that nothing adds to.
 #[test]
 fn low_rank() {
@@ -458,10 +486,11 @@ fn embedding_adds_to_its_table() {
         let dy = case.input(N, 6, F32);
         let (ids_tensor, order) = (case.integers(&ids), case.integers(&order));
         let mut tape = Tape::new(&mut case.rec);
-        let y = tape.embedding(ids_tensor, order, &table.parameter, F32);
+        let y = tape.embedding(ids_tensor, order, &table.parameter, Some(0.75), F32);
         tape.give(y, dy.tensor);
         tape.backward();
         let want = reference::embedding::embedding_backward(&dy.values, &ids, 5, 6);
+        let want: Vec<f64> = want.iter().map(|sum| 0.75 * sum).collect();
         expect_weight(case, "dtable", &table, &want, N);
     });
 }

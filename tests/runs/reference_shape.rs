@@ -49,6 +49,12 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             gate_up: model.gate_up_bias,
             down: model.down_bias,
         },
+        factors: reference::gpt::Factors {
+            embedding: model.embedding_factor().unwrap_or(1.0).into(),
+            residual: model.factors.residual.unwrap_or(1.0),
+            scores: model.factors.scores,
+            logits: 1.0 / model.factors.logits_divisor.unwrap_or(1.0),
+        },
         qk_norm: model.qk_norm,
         variant: Variant {
             naming: match model.family {

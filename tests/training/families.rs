@@ -6,6 +6,10 @@
 use crate::against_reference::follows_the_reference;
 use crate::runs::{Setup, compared_steps, in_turn};
 
+/// Factors of embedded tokens, of what layers add, of scores and of logits, as Granite has them.
+pub const FACTORS: &str =
+    "embedding_multiplier: 3.0, residual_multiplier: 0.6, attention_multiplier: 0.3, logits_scaling: 2.0";
+
 /// The first steps of `tests/data/{file}` on a small text. `keys` shrink the model further and switch dropout off, whose
 /// masks the reference does not draw.
 fn follows(name: &'static str, file: &'static str, keys: &[&str]) {
@@ -53,6 +57,31 @@ fn pangu_alpha_follows_the_reference() {
     ];
     let keys = keys.map(|key| format!("model.model_config.{key}"));
     follows("pangu-alpha", "dialect/pangualpha.yaml", &keys.each_ref().map(String::as_str));
+}
+
+/// With a tied head and biases of all layers; adapters of what is added; experts beside a shared one, and tokens further
+/// ahead.
+#[test]
+fn factors_follow_the_reference() {
+    let tied = format!(
+        "{FACTORS}, tie_word_embeddings: True, qkv_has_bias: True, attn_proj_has_bias: True, \
+         add_mlp_fc1_bias_linear: True, add_mlp_fc2_bias_linear: True"
+    );
+    let adapted = format!(
+        "{FACTORS}, pet_config: {{pet_type: lora, random_base: True, lora_rank: 3, lora_dropout: 0.0, \
+         target_modules: '.*wq|.*wo|.*w2'}}"
+    );
+    let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1";
+    let ahead = format!("{FACTORS}, mtp_depth: 1");
+    let tied = || Setup::new("factors", &tied);
+    follows_the_reference(&tied(), compared_steps());
+    follows_the_reference(&tied().with(&["--context.tier=portable"]), 4);
+    follows_the_reference(&Setup::new("factors of adapters", &adapted), 4);
+    follows_the_reference(&Setup::experts("factors of experts", routing, &ahead), 4);
+    for compute in ["float16", "bfloat16"] {
+        let compute = format!("--model.model_config.compute_dtype={compute}");
+        follows_the_reference(&tied().with(&[&compute, "--runner_wrapper.scale_sense=1024"]), 4);
+    }
 }
 
 /// The example of adaptive loss scaling in MindFormers' documents: PanGu-α under MindSpore's Momentum at a fixed rate,

@@ -3,6 +3,7 @@
 //!
 //! The reference generates without a cache.
 
+use crate::families::FACTORS;
 use crate::latent::{DIRECT, RANKS, dense};
 use crate::runs::{
     FolderRun, GREEDY, Setup, TensorFile, Weights, continuations, in_turn, is_long, newest_checkpoint,
@@ -103,7 +104,8 @@ fn write_as_the_reference(setups: impl IntoIterator<Item = Setup>) {
 fn rotated_models_write_as_the_reference() {
     writes_as_alone_and_as_the_reference(&trained_model(Setup::new("llama", "")), &Tier::EVERYWHERE);
     let qwen = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True";
-    write_as_the_reference([Setup::new("qwen", qwen), Setup::new("window", "sliding_window: 7")]);
+    let factors = Setup::new("factors", FACTORS);
+    write_as_the_reference([Setup::new("qwen", qwen), Setup::new("window", "sliding_window: 7"), factors]);
     let layers = [
         Setup::of_layers("layers", ""),
         Setup::of_growing_queries("growing queries", ""),

@@ -6,7 +6,7 @@
 use crate::configuration::plan;
 use crate::variants::{
     convolutions, grouped_products, of_several_ranks, permutations, products_of_few_rows,
-    products_through_gelu, products_through_swiglu, quantised_products, routers,
+    products_through_gelu, products_through_swiglu, quantised_products, routers, scaled_launches,
 };
 use crate::{finite, uniformity, writers};
 use gristmill::device::lane_probe;
@@ -371,6 +371,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(products_of_few_rows(capabilities))
                 .chain(products_through_gelu(capabilities))
                 .chain(products_through_swiglu(capabilities))
+                .chain(scaled_launches(capabilities))
                 .chain(quantised_products(capabilities))
                 .chain(of_several_ranks(capabilities))
                 .chain(permutations(capabilities))

@@ -5,7 +5,8 @@ use gristmill::kernels::Capabilities;
 use gristmill::ops::attention::DocumentBounds;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::causal_conv::{self, CausalConv};
-use gristmill::ops::column_sum::grouped_column_sum;
+use gristmill::ops::column_sum::{column_sum, grouped_column_sum};
+use gristmill::ops::embedding::{embedding, embedding_backward};
 use gristmill::ops::fingerprint::fingerprint;
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::grad_norm::StepTensors;
@@ -278,6 +279,55 @@ pub fn products_through_swiglu(capabilities: Capabilities) -> Vec<Dispatch> {
                 let activated = Some(Activated::SwigluSlopes(y));
                 matmul(&mut rec, Layout::Nn, dx, w, dy, Epilogue { activated, ..Default::default() });
             }
+        }
+    }
+    rec.finish().dispatches
+}
+
+/// Everything that has a factor: products of every layout, of few rows, in parts and with quantised weights, alone and
+/// with what is added to them, gradients of activations, sums of rows, and embedded tokens.
+pub fn scaled_launches(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("launches with factors", capabilities);
+    let factor = Some(0.5);
+    for element in [F32, Element::F16, Element::Bf16] {
+        for (rows, inner, outer) in [(40, 20, 36), (2, 20, 36), (2048, 512, 2048), (64, 2048, 64)] {
+            let [x, y, residual] = [inner, outer, outer].map(|cols| rec.tensor("x", rows, cols, element));
+            let bias = rec.tensor("bias", 1, outer, element);
+            let alone = Epilogue { factor, ..Default::default() };
+            let biased = Epilogue { bias: Some(bias), ..alone };
+            let both = Epilogue { residual: Some(residual), ..biased };
+            let adding = Epilogue { residual: Some(residual), ..alone };
+            for weights in [element, Element::Nf4, Element::Int8] {
+                let w = rec.tensor("w", outer, inner, weights);
+                for epilogue in [alone, biased, both, adding] {
+                    matmul(&mut rec, Layout::Nt, x, w, y, epilogue);
+                }
+                let dx = rec.tensor("dx", rows, inner, element);
+                for accumulate in [false, true] {
+                    matmul(&mut rec, Layout::Nn, y, w, dx, Epilogue { accumulate, ..alone });
+                }
+                let [gate_up, d_gate_up] =
+                    [0; 2].map(|_| rec.tensor("gate_up", rows, gate_up_cols(inner), element));
+                let activated = Some(Activated::SwigluSlopes(gate_up));
+                matmul(&mut rec, Layout::Nn, y, w, d_gate_up, Epilogue { activated, ..alone });
+                for kind in [Gelu::Tanh, Gelu::Exact, Gelu::Fast] {
+                    let activated = Some(Activated::Slope(kind, x));
+                    matmul(&mut rec, Layout::Nn, y, w, dx, Epilogue { activated, ..alone });
+                }
+            }
+            let dw = rec.tensor("dw", outer, inner, F32);
+            for accumulate in [false, true] {
+                matmul(&mut rec, Layout::Tn, y, x, dw, Epilogue { accumulate, ..alone });
+            }
+            let db = rec.tensor("db", 1, outer, F32);
+            column_sum(&mut rec, y, db, factor);
+            let logits = rec.tensor("logits", rows, outer, F32);
+            let head = rec.tensor("head", outer, inner, element);
+            matmul(&mut rec, Layout::Nt, x, head, logits, alone);
+            let [ids, order] = [0; 2].map(|_| rec.tensor("ids", 1, rows, U32));
+            let dtable = rec.tensor("dtable", outer, inner, F32);
+            embedding(&mut rec, ids, &[head], factor, x);
+            embedding_backward(&mut rec, ids, order, x, &[dtable], factor);
         }
     }
     rec.finish().dispatches

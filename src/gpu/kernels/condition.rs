@@ -100,6 +100,8 @@ conditions! {
     Rotated = "rotated",
     /// Cooperative matrices are loaded and stored by pointers to numbers, as Metal demands, instead of vectors.
     ScalarPointers = "scalar_pointers",
+    /// A product, a sum of rows or embedded tokens are multiplied by a factor.
+    Scaled = "scaled",
     /// A token attends within its document only.
     Segmented = "segmented",
     /// The invocations of a workgroup share a row by workgroup memory.

@@ -2,7 +2,7 @@
 //! with their weights: the rows of `classes.json`, by which files are read, checked and written.
 //!
 //! A class is in the table because its losses were found to be ours with other values of its keys than its defaults:
-//! tests/transformers/shapes.py. Of things that none of our keys changes, such as Granite's factors, a file may only
+//! tests/transformers/shapes.py. Of things that none of our keys changes, such as parts of positions, a file may only
 //! say what is computed here (`always_here`). A row has
 //!
 //! - `name`, its `model_type`, and `architecture`, the class of it that our own files may name;
@@ -11,8 +11,9 @@
 //!   says itself;
 //! - `defaults`: its keys and their defaults;
 //! - `facts`: what it computes, by our key that decides the same. A text is the key of the class, or several keys
-//!   between bars, of which the first that is written counts; a final `/2` halves the value. A text after `=` is a word
-//!   that the class always has, and anything else is a value that it always has;
+//!   between bars, of which the first that is written counts; a final `/2` halves the value, and `1/` before them is the
+//!   value's reciprocal. A text after `=` is a word that the class always has, and anything else is a value that it
+//!   always has;
 //! - `windows`: which layers have a sliding window, and `rotates_in_windows`: whether these alone rotate. Where the
 //!   default of `rope_parameters` has an entry for each kind of layers, those with a window rotate by parameters of
 //!   their own;
@@ -185,7 +186,28 @@ impl Class {
 /// The keys that a fact names; none if it always has one value.
 pub(in crate::hugging_face) fn keys_of(fact: &Value) -> Option<&str> {
     let keys = fact.as_str().filter(|keys| !keys.starts_with('='))?;
-    Some(keys.strip_suffix(HALVED).unwrap_or(keys))
+    let keys = keys.strip_suffix(HALVED).unwrap_or(keys);
+    Some(keys.strip_prefix(RECIPROCAL).unwrap_or(keys))
+}
+
+/// What `said` makes of the value of its keys; [`value_of_keys`] is the way back.
+fn value_of_fact(said: &str, value: f64) -> Option<f64> {
+    match said {
+        _ if said.ends_with(HALVED) => Some(value / 2.0),
+        _ if said.starts_with(RECIPROCAL) => Some(1.0 / value),
+        _ => None,
+    }
+}
+
+/// The value of the keys of `said` that stands for `fact`.
+pub(in crate::hugging_face) fn value_of_keys(said: &Value, fact: Value) -> Value {
+    let said = said.as_str().unwrap_or_default();
+    let value = fact.as_f64().and_then(|value| match said {
+        _ if said.ends_with(HALVED) => Some(2.0 * value),
+        _ if said.starts_with(RECIPROCAL) => Some(1.0 / value),
+        _ => None,
+    });
+    value.map_or(fact, Value::from)
 }
 
 /// A layer with a sliding window, in `layer_types`, and one without.
@@ -194,6 +216,8 @@ pub(in crate::hugging_face) const FULL: &str = "full_attention";
 
 /// The suffix of keys of whose value half counts.
 const HALVED: &str = "/2";
+/// The prefix of keys of whose value the reciprocal counts.
+const RECIPROCAL: &str = "1/";
 
 /// The classes whose files are read.
 pub(super) fn all() -> impl Iterator<Item = &'static Class> {
@@ -270,9 +294,7 @@ impl<'a> Reading<'a> {
         let facts = self.class.facts.iter().map(|(fact, said)| {
             let fixed = |value| Fact { key: fact.clone(), value };
             let said = match (keys_of(said), said) {
-                (Some(keys), said) => {
-                    self.fact(keys, said.as_str().is_some_and(|said| said.ends_with(HALVED)))
-                }
+                (Some(keys), said) => self.fact(keys, said.as_str().unwrap_or_default()),
                 (None, Value::String(word)) => fixed(word[1..].into()),
                 (None, value) => fixed(value.clone()),
             };
@@ -281,10 +303,10 @@ impl<'a> Reading<'a> {
         facts.collect()
     }
 
-    fn fact(&self, keys: &str, is_halved: bool) -> Fact {
+    fn fact(&self, keys: &str, said: &str) -> Fact {
         let (key, value) = self.decided(keys);
-        let half = value.as_f64().filter(|_| is_halved).map(|value| (value / 2.0).into());
-        Fact { key, value: half.unwrap_or(value) }
+        let made = value.as_f64().and_then(|value| value_of_fact(said, value));
+        Fact { key, value: made.map_or(value, Value::from) }
     }
 
     /// The key that counts of `keys`, and its value: the first key that is written, or else one with a default.

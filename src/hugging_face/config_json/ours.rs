@@ -44,7 +44,10 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("theta", model.layer.rope_theta.into()),
         ("rope_scaling", hugging_face_scaling(&model.layer.rope_scaling, model.layer.query_scaling.as_ref())),
         ("rotary_percent", (model.layer.rotary_dim as f64 / rotating_width(model) as f64).into()),
-        ("attention_multiplier", f64::from(model.softmax_scale()).into()),
+        ("embedding_multiplier", other_than_one(model.factors.embedding)),
+        ("residual_multiplier", other_than_one(model.factors.residual)),
+        ("logits_scaling", other_than_one(model.factors.logits_divisor)),
+        ("attention_multiplier", model.factors.scores.unwrap_or(model.softmax_scale().into()).into()),
         ("attn_logit_softcapping", model.score_cap.into()),
         ("final_logit_softcapping", model.logit_cap.into()),
         ("q_lora_rank", latent.and_then(|sizes| sizes.q_rank).into()),
@@ -69,7 +72,7 @@ fn sliding_theta(model: &ModelConfig) -> Option<f64> {
 
 /// Whether a key of ours says `fact`.
 pub(super) fn is_free(fact: &str) -> bool {
-    const NO_KEYS: [&str; 3] = ["attention_multiplier", "rope_interleave", "latent_norm_eps"];
+    const NO_KEYS: [&str; 2] = ["rope_interleave", "latent_norm_eps"];
     !NO_KEYS.contains(&fact) && !always_here().contains_key(fact)
 }
 
@@ -101,6 +104,11 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
         Family::Ernie45 => "Ernie4_5Config",
         Family::Helium => "HeliumConfig",
     }
+}
+
+/// A factor; null for 1, as if there were none.
+fn other_than_one(factor: Option<f64>) -> Value {
+    factor.filter(|factor| *factor != 1.0).into()
 }
 
 /// The width of which a share rotates. In latent attention all of it rotates.

@@ -43,7 +43,9 @@ impl Shape {
             reading.number("max_position_embeddings|n_positions|seq_length").map(|length| length as usize);
         let length = written.unwrap_or(longest.unwrap_or(LONGEST_WINDOW).min(LONGEST_WINDOW));
         let facts = theirs::facts(&reading, length.max(longest.unwrap_or(0)), theirs::MOST_LAYERS);
-        let counts = |(fact, from): &(&str, Fact)| ours::is_free(fact) && !ignored.contains(&from.key);
+        let counts = |(fact, from): &(&str, Fact)| {
+            ours::is_free(fact) && !theirs::follows(&reading, fact) && !ignored.contains(&from.key)
+        };
         let facts: Vec<_> = facts.into_iter().filter(counts).collect();
         for (fact, Fact { key, value }) in &facts {
             if !ours::has_key(fact, value) {

@@ -3,7 +3,7 @@ mod published;
 
 use super::*;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
-use crate::model::config::{Family, Llama3, QueryScaling, RopeScaling, Sizes, Yarn};
+use crate::model::config::{Factors, Family, Llama3, QueryScaling, RopeScaling, Sizes, Yarn};
 use exported::mixture;
 use serde_json::json;
 
@@ -55,7 +55,6 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
         }
         // Of the things that none of our keys changes, values that are computed here, unlike the defaults.
         match class.name.as_str() {
-            "granite" => config["attention_multiplier"] = 0.5.into(),
             "hyperclovax" => config["use_post_norm"] = false.into(),
             "glm4_moe_lite" => config["rms_norm_eps"] = 1e-6.into(),
             "cwm" => config["max_position_embeddings"] = 16_384.into(),
@@ -296,21 +295,53 @@ fn windows_and_experts_of_some_layers_are_no_ones_of_all() {
     );
 }
 
-/// Keys of things that none of our keys changes may only say what is computed here.
+/// Granite's factors, which HyperCLOVA X has too, but for the logits': it multiplies by the reciprocal.
 #[test]
-fn factors_and_further_norms_may_be_neutral() {
-    let granite = |scale: f64| config("granite", json!({"attention_multiplier": scale}));
-    equal(&granite(0.5), &llama());
+fn factors_are_those_of_the_file() {
+    let granite = |keys: Value| config("granite", keys);
+    equal(&granite(json!({"attention_multiplier": 0.5})), &llama());
     refused(
-        &granite(0.3),
+        &granite(json!({"attention_multiplier": 0.3})),
         &llama(),
-        &["`attention_multiplier` is 0.3 in `granite`, and this run has 0.5, which no key changes"],
+        &[
+            "`attention_multiplier` is 0.3 in `granite`, and this run has 0.5; write `attention_multiplier: 0.3` in",
+        ],
     );
-    let times = config("granite", json!({"attention_multiplier": 0.5, "embedding_multiplier": 12}));
+    let factors =
+        Factors { embedding: Some(12.0), residual: Some(0.22), scores: Some(0.3), logits_divisor: Some(8.0) };
+    let scaled = ModelConfig { factors, ..llama() };
+    let all = json!({"attention_multiplier": 0.3, "embedding_multiplier": 12, "residual_multiplier": 0.22, "logits_scaling": 8});
+    equal(&granite(all.clone()), &scaled);
+    for (key, is) in [
+        ("attention_multiplier", "1.0"),
+        ("embedding_multiplier", "none"),
+        ("residual_multiplier", "none"),
+        ("logits_scaling", "none"),
+    ] {
+        let mut others = all.clone();
+        others.as_object_mut().expect("an object").remove(key);
+        refused(&granite(others), &scaled, &[&format!("`{key}` is {is} by default in `granite`")]);
+    }
+    let of_llama = ["embedding_multiplier", "logits_scaling", "residual_multiplier"]
+        .map(|key| format!("`{key}` is none always in `llama`"));
+    let [embedding, logits, residual] = of_llama.each_ref().map(String::as_str);
+    let found = [
+        "`attention_multiplier` is 0.5 always in `llama`, and this run has 0.3",
+        embedding,
+        logits,
+        residual,
+    ];
+    refused(&config("llama", json!({})), &scaled, &found);
+    let hyperclovax = |logits: f64| {
+        let mut config = config("hyperclovax", all.clone());
+        (config["use_post_norm"], config["logits_scaling"]) = (false.into(), logits.into());
+        config
+    };
+    equal(&hyperclovax(0.125), &scaled);
     refused(
-        &times,
-        &llama(),
-        &["`embedding_multiplier` is 12 in `granite`, and this run has 1, which no key changes"],
+        &hyperclovax(8.0),
+        &scaled,
+        &["`logits_scaling` is 0.125 in `hyperclovax`, and this run has 8.0"],
     );
     equal(&config("hyperclovax", json!({"use_post_norm": false})), &llama());
     refused(&config("hyperclovax", json!({})), &llama(), &["`use_post_norm` is True by default"]);

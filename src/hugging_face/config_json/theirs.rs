@@ -44,6 +44,12 @@ pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -
     let kind = Fact { key: "model_type".to_string(), value: reading.class.kind.as_str().into() };
     facts.insert("type", kind);
     fill_sizes(&mut facts);
+    // A factor of 1 is none.
+    for fact in ["embedding_multiplier", "residual_multiplier", "logits_scaling"] {
+        if let Some(said) = facts.get_mut(fact).filter(|said| said.value.as_f64() == Some(1.0)) {
+            said.value = Value::Null;
+        }
+    }
     if let Some(Fact { value: Value::String(word), .. }) = facts.get_mut("hidden_act") {
         let ours = ACTIVATIONS.iter().find(|(theirs, _)| theirs == word);
         *word = ours.map_or(word.clone(), |(_, ours)| (*ours).to_string());
@@ -68,9 +74,14 @@ pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: 
         facts_of_it.iter().for_each(|fact| drop(facts.remove(fact)));
     }
     let is_as_wide = number(facts, "head_dim") == Some(model.head_dim as f64);
-    if !is_as_wide && reading.number("attention_multiplier").is_none() {
+    if !is_as_wide && follows(reading, "attention_multiplier") {
         facts.remove("attention_multiplier");
     }
+}
+
+/// Whether the value of `fact` follows from other facts, as no key of the file says it.
+pub(super) fn follows(reading: &Reading<'_>, fact: &str) -> bool {
+    fact == "attention_multiplier" && reading.facts().get(fact).is_none_or(|scale| scale.value.is_null())
 }
 
 /// The width of which a share rotates.

@@ -14,6 +14,7 @@
 //! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
 //! | is a GLM with norms before and after sublayers | `Glm4ForCausalLM` | no window |
 //! | is dense and has norms after sublayers alone | `Exaone4ForCausalLM` | QK-norm, no biases; where some layers have a window, the others do not rotate, otherwise all do |
+//! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | has queries that grow with their position | `Ministral3ForCausalLM` | no biases, no QK-norm, a window in all layers or in none |
 //! | has layers that do not rotate, and no QK-norm | `SmolLM3ForCausalLM`, also with biases in all of attention | always |
@@ -34,7 +35,7 @@ use super::hugging_face_scaling;
 use crate::hugging_face::config_json::classes::{Class, named, of_type};
 use crate::hugging_face::config_json::{Windows, norm_placement, type_of};
 use crate::model::config::{
-    Activation, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig, NormPlacement,
+    Activation, Factors, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig, NormPlacement,
 };
 use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
@@ -60,6 +61,7 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
     match (model.qk_norm, model.qkv_bias, windows) {
         _ if model.norm_placement == NormPlacement::After => "exaone4",
+        _ if has_factors(model) => "granite",
         _ if rotates_a_part(model) => "glm4_moe",
         _ if has_growing_queries(model) => "ministral3",
         (false, ..) if has_unrotated(model) => "smollm3",
@@ -113,7 +115,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "norms in these places",
         ),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
-        (name == "ministral3" && model.qk_norm, "QK-norm"),
+        (matches!(name, "ministral3" | "granite") && model.qk_norm, "QK-norm"),
+        (name != "granite" && has_factors(model), "factors of activations"),
         (
             !class.rotates_by_kind() && model.rotaries().len() > 1,
             "rotation of their own in layers with a window",
@@ -156,7 +159,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     let has_none = !matches!(class, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
     let all_of_mlp = model.gate_up_bias && model.down_bias;
     let [all_of_attention, all_of_mlp] = match class {
-        "llama" | "smollm3" => [model.qkv_bias, all_of_mlp],
+        "llama" | "granite" | "smollm3" => [model.qkv_bias, all_of_mlp],
         "cwm" => [false, all_of_mlp],
         "qwen3" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
@@ -164,7 +167,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         _ => [false, false],
     };
     let of_all_or_none = class == "ernie4_5" && !all_of_mlp;
-    let of_attention_or_none = class == "smollm3" && !model.output_bias;
+    let of_attention_or_none = matches!(class, "granite" | "smollm3") && !model.output_bias;
     let has_no_qkv =
         matches!(class, "phi3" | "ministral3" | "exaone4") || of_all_or_none || of_attention_or_none;
     [
@@ -214,6 +217,10 @@ fn rotates_in_windows(model: &ModelConfig) -> bool {
 
 fn rotates_a_part(model: &ModelConfig) -> bool {
     model.rotaries().iter().any(|rotary| (rotary.rope.rotary_dim as usize) < model.head_dim)
+}
+
+fn has_factors(model: &ModelConfig) -> bool {
+    model.factors != Factors::default()
 }
 
 fn has_growing_queries(model: &ModelConfig) -> bool {

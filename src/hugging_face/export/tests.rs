@@ -1,7 +1,7 @@
 pub(in crate::hugging_face) mod mixture;
 
 use super::*;
-use crate::model::config::{Activation, Gelu, LatentAttention, Positions, Sizes};
+use crate::model::config::{Activation, Factors, Gelu, LatentAttention, Positions, Sizes};
 
 fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
     let hidden_size = num_heads * head_dim;
@@ -82,6 +82,13 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     let of_mlp = ModelConfig { gate_up_bias: true, down_bias: true, ..plain.clone() };
     expect(some(of_mlp.clone()), "CwmForCausalLM", None);
     expect(unrotated(of_mlp), "SmolLM3ForCausalLM", None);
+    let granite =
+        |model| ModelConfig { factors: Factors { residual: Some(0.5), ..Factors::default() }, ..model };
+    expect(granite(plain.clone()), "GraniteForCausalLM", None);
+    expect(granite(with(true, false, None)), "GraniteForCausalLM", Some("no biases of q, k and v alone"));
+    expect(granite(with(false, true, Some(4))), "GraniteForCausalLM", Some("no sliding window, no QK-norm"));
+    let of_phi3 = ModelConfig { family: Family::Phi3, ..granite(plain.clone()) };
+    expect(of_phi3, "Phi3ForCausalLM", Some("no factors of activations"));
     // Files hold interleaved heads as halves.
     expect(in_pairs(plain.clone()), "LlamaForCausalLM", None);
     let biased = |[qkv_bias, output_bias, gate_up_bias, down_bias]: [bool; 4]| ModelConfig {

@@ -22,7 +22,7 @@ use super::mixture::Memory;
 use super::rms_norm::{rms_norm, rms_norm_backward};
 use super::rope::{rope, rope_backward};
 use super::variant::{Names, Norms};
-use super::vector::add;
+use super::vector::{add, scaled};
 use latent::Latent;
 
 /// A block of a model, applied to a batch of N = B·T tokens.
@@ -134,12 +134,14 @@ impl Block<'_> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let input = &saved.feed_forward_input;
-        let dadded = self.post_norm_backward(&saved.feed_forward_output, dout, 1, grads);
+        let dadded = scaled(dout, self.shape.factors.residual);
+        let dadded = self.post_norm_backward(&saved.feed_forward_output, &dadded, 1, grads);
         let dinput = store(self.feed_forward_backward(input, &saved.feed_forward, &dadded, seed, grads));
         let dnorm = self.norm_before_backward(names.ffn_norm, &saved.x_middle, dinput, grads);
         let dx_middle = store(add(dout, &dnorm));
 
-        let dadded = self.post_norm_backward(&saved.attention_output, &dx_middle, 0, grads);
+        let dadded = scaled(&dx_middle, self.shape.factors.residual);
+        let dadded = self.post_norm_backward(&saved.attention_output, &dadded, 0, grads);
         let dattended = store(self.project_backward(names.out, &saved.attended, &dadded, grads));
         let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
         let [mut dq, mut dk, dv] = [dq, dk, dv].map(store);
@@ -161,6 +163,11 @@ impl Block<'_> {
         store(add(&dx_middle, &self.norm_before_backward(names.attention_norm, &saved.x, dinput, grads)))
     }
 
+    /// The residual stream x (N, D) plus what attention or feed-forward network adds, times its factor.
+    fn added_to(&self, x: &[f64], added: &[f64]) -> Vec<f64> {
+        add(x, &scaled(added, self.shape.factors.residual))
+    }
+
     /// Multiplies queries (N, H·d), or their gradient, by the factors of their positions, if the layer has some. The
     /// product is stored together with the rotation.
     fn scale_queries(&self, q: &mut [f64]) {
@@ -174,9 +181,10 @@ impl Block<'_> {
         by_head(&largest_scores(&saved.q, &saved.k, &self.attention()), self.shape.num_heads)
     }
 
-    /// Causal attention within each sequence, with scores scaled by 1/√head_dim or as latent attention has it.
+    /// Causal attention within each sequence, with scores scaled by their factor, 1/√head_dim, or as latent attention has it.
     fn attention(&self) -> Attention<'static> {
         let latent = self.shape.latent;
+        let scale = latent.map_or(1.0 / (self.shape.head_dim as f64).sqrt(), |latent| latent.scale);
         Attention {
             tokens: self.sequence_length,
             heads: self.shape.num_heads,
@@ -184,7 +192,7 @@ impl Block<'_> {
             head_dim: self.shape.head_dim,
             value_dim: latent.map_or(self.shape.head_dim, |latent| latent.value_dim),
             causal: true,
-            scale: latent.map_or(1.0 / (self.shape.head_dim as f64).sqrt(), |latent| latent.scale),
+            scale: self.shape.factors.scores.unwrap_or(scale),
             soft_cap: self.shape.variant.score_cap,
             window: self.shape.layer(self.layer).window,
             starts: None,
@@ -256,10 +264,10 @@ impl Block<'_> {
     fn plus(&self, x: &[f64], y: Vec<f64>, sublayer: usize) -> (Vec<f64>, Vec<f64>) {
         let store = |values| self.shape.storage.store(values);
         if self.shape.variant.norms == Norms::Before {
-            return (store(add(x, &y)), Vec::new());
+            return (store(self.added_to(x, &y)), Vec::new());
         }
         let y = store(y);
-        (store(add(x, &self.norm(self.names().post_norms[sublayer], &y))), y)
+        (store(self.added_to(x, &self.norm(self.names().post_norms[sublayer], &y))), y)
     }
 
     /// The gradient of the output y of a sublayer, given that of the sum.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::block::{Activations, Block};
-use super::embedding::embedding;
+use super::embedding::{embedding, embedding_backward};
 use super::gelu::Gelu;
 use super::latent_attention::LatentAttention;
 use super::linear_cross_entropy::cross_entropy;
@@ -19,7 +19,7 @@ use super::rope::Rope;
 use super::soft_cap::soft_capped;
 use super::storage::Storage;
 use super::variant::Variant;
-use super::vector::{add, assert_len, rows_of};
+use super::vector::{add, assert_len, rows_of, scaled};
 
 /// Tensors by Hugging Face name; also used for their gradients and moments.
 pub type Weights = BTreeMap<String, Vec<f64>>;
@@ -54,6 +54,8 @@ pub struct Shape {
     pub latent: Option<LatentAttention>,
     /// Which linear layers of a Llama have a bias.
     pub biases: Biases,
+    /// Factors of its activations.
+    pub factors: Factors,
     /// Queries and keys are normalised head by head before the rotation, as in Qwen3.
     pub qk_norm: bool,
     /// Sliding window: a token sees this many tokens, itself included; `None`: unlimited.
@@ -115,6 +117,24 @@ impl Biases {
     pub const NONE: Self = Self { qkv: false, output: false, gate_up: false, down: false };
     /// Only those of queries, keys and values.
     pub const QKV: Self = Self { qkv: true, ..Self::NONE };
+}
+
+/// Factors that a model multiplies by, as Granite does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
+    /// Of the embedded tokens.
+    pub embedding: f64,
+    /// Of what attention and feed-forward network add to the residual stream.
+    pub residual: f64,
+    /// Of the scores of attention; `None`: 1/√head_dim, or that of latent attention.
+    pub scores: Option<f64>,
+    /// Of the logits.
+    pub logits: f64,
+}
+
+impl Factors {
+    /// A model without factors.
+    pub const NONE: Self = Self { embedding: 1.0, residual: 1.0, scores: None, logits: 1.0 };
 }
 
 /// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens, with routers in the state
@@ -208,6 +228,18 @@ impl Shape {
         Block { shape: self, weights, layer, positions, sequence_length, memory: memories.get(&layer) }
     }
 
+    /// The embedded tokens, times their factor: (N, D).
+    pub(super) fn embedded(&self, weights: &Weights, tokens: &[u32]) -> Vec<f64> {
+        let rows = embedding(&weights[self.embedding()], tokens, self.hidden_size);
+        self.storage.store(scaled(&rows, self.factors.embedding))
+    }
+
+    /// The gradient of the embedding's table, given that of [`Shape::embedded`].
+    pub(super) fn embedded_backward(&self, dx: &[f64], tokens: &[u32]) -> Vec<f64> {
+        let dtable = embedding_backward(dx, tokens, self.vocab_size, self.hidden_size);
+        scaled(&dtable, self.factors.embedding)
+    }
+
     /// The name of the output projection.
     pub(super) fn head(&self) -> &'static str {
         if self.tie_word_embeddings { self.embedding() } else { HEAD }
@@ -271,7 +303,7 @@ pub(super) fn forward(
     shape.assert_fits(weights);
     assert!(rows_of("tokens", tokens, sequence_length) > 0, "a batch should hold at least one sequence.");
     assert_len("positions", positions, tokens.len());
-    let mut x = embedding(&weights[shape.embedding()], tokens, shape.hidden_size); // (N, D)
+    let mut x = shape.embedded(weights, tokens); // (N, D)
     if shape.position_rows() > 0 {
         x = shape.storage.store(add(&x, &embedding(&weights[POSITIONS], positions, shape.hidden_size)));
     }

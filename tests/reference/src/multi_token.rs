@@ -10,7 +10,6 @@
 //! The embedding's half comes first, as in the published checkpoints of DeepSeek-V3 and its relatives.
 
 use super::block::{Activations, Block};
-use super::embedding::{embedding, embedding_backward};
 use super::gpt::{Shape, Weights, accumulate};
 use super::linear_cross_entropy::stored_linear_cross_entropy;
 use super::matmul::{linear, linear_backward};
@@ -56,8 +55,7 @@ impl MtpModules<'_> {
         for ahead in 1..=self.depth() {
             let name = |of: &str| self.name(ahead, of);
             let state = depths.last().map_or(h, |depth| &depth.out).to_vec();
-            let table = &self.weights[self.shape.embedding()];
-            let embedded = embedding(table, &self.shifted(self.batch.tokens, ahead, 0), width);
+            let embedded = self.shape.embedded(self.weights, &self.shifted(self.batch.tokens, ahead, 0));
             let store = |values| self.shape.storage.store(values);
             let joined = store(side_by_side(
                 &self.shape.norm(self.weights, &name(TOKEN_NORM), &embedded),
@@ -83,7 +81,7 @@ impl MtpModules<'_> {
         grads: &mut Weights,
     ) -> (Vec<(f64, usize)>, Vec<f64>) {
         let Batch { tokens, targets, ignore, .. } = *self.batch;
-        let Shape { vocab_size, hidden_size: width, multi_token, storage, .. } = *self.shape;
+        let Shape { hidden_size: width, multi_token, storage, .. } = *self.shape;
         let factor = multi_token.map_or(0.0, |further| further.loss_factor / further.depth as f64);
         let mut losses = Vec::new();
         let mut dh = vec![0.0; tokens.len() * width];
@@ -91,13 +89,13 @@ impl MtpModules<'_> {
             let name = |of: &str| self.name(ahead, of);
             let targets = self.shifted(targets, ahead, ignore);
             let counted = targets.iter().filter(|&&target| target != ignore).count();
-            let head = &self.weights[self.shape.head()];
+            let table = self.shape.head_table(self.weights);
             let loss_seed = seed * factor / counted.max(1) as f64;
             let cap = self.shape.variant.logit_cap;
             let head =
-                stored_linear_cross_entropy(&depth.normed, head, &targets, ignore, loss_seed, cap, storage);
+                stored_linear_cross_entropy(&depth.normed, &table, &targets, ignore, loss_seed, cap, storage);
             losses.push((head.loss_sum, head.count));
-            accumulate(grads, self.shape.head(), head.dw);
+            accumulate(grads, self.shape.head(), self.shape.head_table_backward(self.weights, &head.dw));
             let dnorm = self.shape.norm_backward(self.weights, &name(NORM), &depth.out, &head.dh, grads);
             let dout = storage.store(add(&dh, &dnorm));
             let dx = self.block(ahead).backward(&depth.block, &dout, seed, grads);
@@ -116,8 +114,7 @@ impl MtpModules<'_> {
             let dembedded = storage.store(norm_backward(TOKEN_NORM, &depth.embedded, &half(0), grads));
             dh = storage.store(norm_backward(STATE_NORM, &depth.state, &half(width), grads));
             let shifted = self.shifted(tokens, ahead, 0);
-            let dtable = embedding_backward(&dembedded, &shifted, vocab_size, width);
-            accumulate(grads, self.shape.embedding(), dtable);
+            accumulate(grads, self.shape.embedding(), self.shape.embedded_backward(&dembedded, &shifted));
         }
         losses.reverse();
         (losses, dh)

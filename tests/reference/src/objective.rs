@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use super::block::FeedForward;
 use super::embedding::embedding_backward;
 use super::gpt::{POSITIONS, Shape, Weights, accumulate, forward};
-use super::l2_norm::l2_norm_backward;
 use super::linear_cross_entropy::stored_linear_cross_entropy;
 use super::mixture::{Losses, Memory};
 use super::multi_token::MtpModules;
@@ -104,7 +103,7 @@ pub(super) fn with_seeds(
     loss_seed: f64,
     seed: f64,
 ) -> (Outcome, Weights) {
-    let Shape { vocab_size, hidden_size, storage, .. } = *shape;
+    let Shape { hidden_size, storage, .. } = *shape;
     let weights = &storage.copies(weights);
     let Batch { tokens, targets, positions, sequence_length, ignore } = *batch;
     assert_len("targets", targets, tokens.len());
@@ -116,11 +115,7 @@ pub(super) fn with_seeds(
     let table = shape.head_table(weights);
     let cap = shape.variant.logit_cap;
     let head = stored_linear_cross_entropy(&last.normed, &table, targets, ignore, loss_seed, cap, storage);
-    let dtable = match shape.variant.head_epsilon {
-        Some(epsilon) => l2_norm_backward(&weights[shape.head()], &head.dw, hidden_size, epsilon),
-        None => head.dw,
-    };
-    accumulate(&mut grads, shape.head(), dtable);
+    accumulate(&mut grads, shape.head(), shape.head_table_backward(weights, &head.dw));
     let (further, dx_ahead) = modules.backward(&depths, seed, &mut grads);
     let final_norm_backward = |dy: &[f64], grads: &mut Weights| {
         shape.norm_backward(weights, shape.final_norm(), &last.x, dy, grads)
@@ -140,7 +135,7 @@ pub(super) fn with_seeds(
         let dnorm = shape.norm_backward(weights, shape.embedding_norm(), &last.embedded, &dx, &mut grads);
         dx = storage.store(dnorm);
     }
-    accumulate(&mut grads, shape.embedding(), embedding_backward(&dx, tokens, vocab_size, hidden_size));
+    accumulate(&mut grads, shape.embedding(), shape.embedded_backward(&dx, tokens));
     let rows = shape.position_rows();
     if rows > 0 {
         accumulate(&mut grads, POSITIONS, embedding_backward(&dx, positions, rows, hidden_size));

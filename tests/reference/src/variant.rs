@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use super::gpt::{Architecture, Shape, Weights};
-use super::l2_norm::l2_norm;
+use super::l2_norm::{l2_norm, l2_norm_backward};
+use super::vector::scaled;
 
 /// How a model differs from its architecture.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -149,8 +150,21 @@ impl Shape {
     pub(super) fn head_table<'a>(&self, weights: &'a Weights) -> Cow<'a, [f64]> {
         let table = &weights[self.head()];
         match self.variant.head_epsilon {
-            Some(epsilon) => Cow::Owned(self.storage.store(l2_norm(table, self.hidden_size, epsilon))),
-            None => Cow::Borrowed(table),
+            Some(epsilon) => {
+                let units = self.storage.store(l2_norm(table, self.hidden_size, epsilon));
+                Cow::Owned(scaled(&units, self.factors.logits))
+            }
+            None if self.factors.logits == 1.0 => Cow::Borrowed(table),
+            None => Cow::Owned(scaled(table, self.factors.logits)),
+        }
+    }
+
+    /// The gradient of the head's tensor, given that of [`Shape::head_table`].
+    pub(super) fn head_table_backward(&self, weights: &Weights, dtable: &[f64]) -> Vec<f64> {
+        let dtable = scaled(dtable, self.factors.logits);
+        match self.variant.head_epsilon {
+            Some(epsilon) => l2_norm_backward(&weights[self.head()], &dtable, self.hidden_size, epsilon),
+            None => dtable,
         }
     }
 }

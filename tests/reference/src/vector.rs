@@ -12,6 +12,11 @@ pub(super) fn add_scaled(y: &mut [f64], scale: f64, x: &[f64]) {
     }
 }
 
+/// factor·x.
+pub(super) fn scaled(x: &[f64], factor: f64) -> Vec<f64> {
+    x.iter().map(|x| factor * x).collect()
+}
+
 /// a + b: a residual connection, or the sum of two gradients.
 pub(super) fn add(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
@@ -42,6 +47,7 @@ mod tests {
         let mut y = vec![1.0, 2.0];
         add_scaled(&mut y, 3.0, &[10.0, 20.0]);
         assert_eq!(y, [31.0, 62.0]);
+        assert_eq!(scaled(&[1.0, 2.0], 3.0), [3.0, 6.0]);
         assert_eq!(add(&[1.0, 2.0], &[5.0, 7.0]), [6.0, 9.0]);
         assert_eq!(dot(&[1.0, 2.0], &[5.0, 7.0]), 19.0);
     }

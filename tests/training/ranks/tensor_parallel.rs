@@ -36,6 +36,21 @@ fn layers_that_differ() {
     train_as_one(layers, &[TENSOR, SEQUENCE], &ONCE);
 }
 
+/// Factors of what each rank adds to, looks up and multiplies by; biases are added by the first rank.
+#[test]
+fn factors() {
+    let keys = [
+        "embedding_multiplier=3.0",
+        "residual_multiplier=0.6",
+        "attention_multiplier=0.3",
+        "logits_scaling=2.0",
+    ];
+    let keys = keys.map(|key| format!("--model.model_config.{key}"));
+    let biases = ["--model.model_config.attn_proj_has_bias=True", SGD];
+    let keys: Vec<&str> = keys.iter().map(String::as_str).chain(biases).collect();
+    train_as_one(dense, &[TENSOR, ALL], &Variation { keys: &keys, ..ONCE });
+}
+
 #[test]
 fn mixtures() {
     let spreads = [TENSOR, SEQUENCE, Spread { data: 2, expert: 2, ..TENSOR }];

@@ -283,6 +283,7 @@ impl Trial {
             None
         };
         let epilogue = Epilogue {
+            factor: self.has(Condition::Scaled).then_some(0.75),
             bias: self.has(Condition::Bias).then(|| self.uniform(job, experts, y.cols, element)),
             residual: self.has(Condition::Residual).then(|| self.uniform(job, y.rows, y.cols, element)),
             accumulate: self.has(Condition::Accumulate),

@@ -6,8 +6,8 @@ use crate::hugging_face::export::hugging_face_config;
 pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, ExpertGroups, Family, Gelu, GroupScore, LatentAttention, Llama3, MixtureConfig, ModelConfig,
-    Positions, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
+    Activation, ExpertGroups, Factors, Family, Gelu, GroupScore, LatentAttention, Llama3, MixtureConfig,
+    ModelConfig, Positions, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
 };
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
@@ -75,6 +75,11 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         models.push(unrotated(attention(qkv_bias, output_bias, qk_norm)));
         models.push(unrotated(some_windows(attention(qkv_bias, output_bias, qk_norm))));
     }
+    let factors =
+        Factors { embedding: Some(12.0), residual: Some(0.25), scores: Some(0.3), logits_divisor: Some(8.0) };
+    let granite = |model| ModelConfig { factors, ..model };
+    models.extend([granite(llama()), granite(all_biases(llama())), granite(attention(true, false, true))]);
+    models.extend([window(granite(llama())), partial(granite(llama()))]);
     models.push(some_windows(ModelConfig { gate_up_bias: true, down_bias: true, ..llama() }));
     models.push(ModelConfig { output_bias: true, down_bias: true, ..llama() }); // TeleChat
     let yarn = Yarn {

@@ -116,6 +116,19 @@ rows! {
         /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2); True by default in ChatGLM,
         /// DeepSeek, ERNIE 4.5 and Helium.
         layer.rotary_interleaved "rotary_interleaved": bool = Numbers.derived().of(LLAMA).example("True"),
+        /// Factor of the embedded tokens, in `compute_dtype`; 1 by default.
+        factors.embedding "embedding_multiplier": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
+            .example("12.0"),
+        /// Factor of what attention and feed-forward layer add to the residual stream; 1 by default.
+        factors.residual "residual_multiplier": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
+            .example("0.22"),
+        /// Factor of the attention scores; 1 / √`head_dim` by default, which latent attention under `yarn` multiplies by
+        /// a power of its factor.
+        factors.scores "attention_multiplier": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
+            .example("0.015625"),
+        /// What the logits are divided by; 1 by default.
+        factors.logits_divisor "logits_scaling": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
+            .example("8.0"),
         /// Soft cap c of the attention scores, c · tanh(score / c), as in Gemma 2; none by default, as the next.
         score_cap "attn_logit_softcapping": Option<f64> = Numbers.optional().within(CAP).of(LLAMA).example("50.0"),
         /// Soft cap of the logits.

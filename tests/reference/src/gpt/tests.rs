@@ -27,6 +27,7 @@ const LLAMA: Shape = Shape {
     tie_word_embeddings: false,
     latent: None,
     biases: Biases::NONE,
+    factors: Factors::NONE,
     qk_norm: false,
 };
 const QWEN2: Shape = Shape { tie_word_embeddings: true, biases: Biases::QKV, ..LLAMA };
@@ -93,6 +94,7 @@ fn mixed() -> Shape {
     let second = Layer { window: None, rope: None, query_scaling: None };
     Shape { other_layers: Some(BTreeMap::from([(0, first), (1, second)])), ..LLAMA }
 }
+const FACTORS: Factors = Factors { embedding: 3.0, residual: 0.6, scores: Some(0.9), logits: 0.7 };
 const IGNORE: u32 = u32::MAX;
 const T: usize = 5;
 const POSITIONS: [u32; 2 * T] = [0, 1, 2, 3, 4, 7, 8, 9, 10, 11];
@@ -138,6 +140,8 @@ fn every_gradient_is_the_finite_difference() {
         CAPPED,
         mixed(),
         Shape { num_layers: 0, ..LLAMA },
+        Shape { factors: FACTORS, tie_word_embeddings: true, ..LLAMA },
+        adapted(&Shape { factors: FACTORS, ..GPT2 }, &["transformer.h.0.attn.c_proj"]),
         adapted(&LLAMA, &["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"]),
         adapted(
             &GPT2,

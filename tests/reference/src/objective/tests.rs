@@ -1,7 +1,7 @@
 //! The whole objective against finite differences, and properties that follow from its formulas.
 
 use super::*;
-use crate::gpt::{self, Architecture, Biases, loss_and_gradients};
+use crate::gpt::{self, Architecture, Biases, Factors, loss_and_gradients};
 use crate::gradient_check::{assert_close, assert_gradient};
 use crate::linear_cross_entropy::linear_cross_entropy;
 use crate::mixture::{Capacity, ExpertGroups, Mixture, Network, Score, Shared};
@@ -46,12 +46,14 @@ const SHAPE: Shape = Shape {
     tie_word_embeddings: false,
     latent: None,
     biases: Biases::NONE,
+    factors: Factors::NONE,
     qk_norm: true,
     mixture: Some(MIXTURE),
     multi_token: None,
     low_rank: None,
     storage: Storage::Exact,
 };
+const FACTORS: Factors = Factors { embedding: 3.0, residual: 0.6, scores: None, logits: 0.7 };
 const AHEAD: MultiToken = MultiToken { depth: 2, loss_factor: 0.6 };
 
 fn weights(shape: &Shape) -> Weights {
@@ -93,6 +95,7 @@ fn every_gradient_is_the_finite_difference() {
         Shape { mixture: Some(deep_seek), multi_token: Some(AHEAD), tie_word_embeddings: true, ..SHAPE },
         Shape { mixture: Some(Mixture { capacity: Some(tight), ..MIXTURE }), ..SHAPE },
         Shape { mixture: None, multi_token: Some(AHEAD), ..SHAPE },
+        Shape { mixture: Some(deep_seek), multi_token: Some(AHEAD), factors: FACTORS, ..SHAPE },
         Shape { multi_token: Some(MultiToken { depth: 1, ..AHEAD }), num_layers: 0, ..SHAPE },
     ];
     let (data, seed) = (data(), 0.3);

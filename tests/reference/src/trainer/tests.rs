@@ -1,7 +1,7 @@
 //! Properties of the trainer that follow from its formulas.
 
 use super::*;
-use crate::gpt::{Architecture, Biases};
+use crate::gpt::{Architecture, Biases, Factors};
 use crate::gradient_check::assert_close;
 use crate::mixture::{Capacity, Hot, Losses, Mixture, Network, Score, Shared};
 use crate::multi_token::MultiToken;
@@ -42,6 +42,7 @@ const SHAPE: Shape = Shape {
     tie_word_embeddings: true,
     latent: None,
     biases: Biases::QKV,
+    factors: Factors::NONE,
     qk_norm: true,
 };
 

@@ -1,0 +1,46 @@
+//! Factors that some models multiply by, as Granite and Gemma do.
+
+use super::ModelConfig;
+use crate::element::Element;
+
+/// The factors of a model; `None`: 1, but for that of the scores.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Factors {
+    /// Of the embedded tokens.
+    pub embedding: Option<f64>,
+    /// Of what attention and feed-forward network add to the residual stream.
+    pub residual: Option<f64>,
+    /// Of the attention scores; `None`: what follows from the width of a head, as
+    /// [`softmax_scale`](ModelConfig::softmax_scale) has it.
+    pub scores: Option<f64>,
+    /// What the logits are divided by.
+    pub logits_divisor: Option<f64>,
+}
+
+impl ModelConfig {
+    /// The factor of the embedded tokens, rounded to the storage type of activations, as Gemma's published code rounds
+    /// it; `None`: 1.
+    pub fn embedding_factor(&self) -> Option<f32> {
+        let factor = self.factors.embedding? as f32;
+        let rounded = match self.compute {
+            Element::F16 => half::f16::from_f32(factor).to_f32(),
+            Element::Bf16 => half::bf16::from_f32(factor).to_f32(),
+            _ => factor,
+        };
+        other_than_one(rounded)
+    }
+
+    /// The factor of what attention and feed-forward network add to the residual stream; `None`: 1.
+    pub(crate) fn residual_factor(&self) -> Option<f32> {
+        other_than_one(self.factors.residual? as f32)
+    }
+
+    /// The factor of the logits; `None`: 1.
+    pub(crate) fn logits_factor(&self) -> Option<f32> {
+        other_than_one((1.0 / self.factors.logits_divisor?) as f32)
+    }
+}
+
+fn other_than_one(factor: f32) -> Option<f32> {
+    Some(factor).filter(|factor| *factor != 1.0)
+}
