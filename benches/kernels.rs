@@ -28,6 +28,7 @@ use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
+use gristmill::ops::swiglu::Gate;
 use gristmill::ops::{
     adamw, add, cast, causal_conv, decode, embedding, fingerprint, l2_norm, largest, layer_norm, max_logit,
     muon, rms_norm, rope, sgd, squares, swiglu,
@@ -211,13 +212,13 @@ fn elementwise(c: &mut Criterion) {
     });
     row(c, &gpu, "swiglu", |row| {
         let (gate_up, y) = (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32));
-        swiglu::swiglu(&mut row.rec, gate_up, y);
+        swiglu::swiglu(&mut row.rec, gate_up, y, Gate::Silu);
         bytes(3.0, F)
     });
     row(c, &gpu, "swiglu backward", |row| {
         let (gate_up, dy, gradient) =
             (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32), row.tensor(N, 2 * F, F32));
-        swiglu::swiglu_backward(&mut row.rec, gate_up, dy, gradient);
+        swiglu::swiglu_backward(&mut row.rec, gate_up, dy, gradient, Gate::Silu);
         bytes(5.0, F)
     });
     row(c, &gpu, "embedding", |row| {
@@ -377,7 +378,8 @@ fn compositions(c: &mut Criterion) {
         unfused::rope(&mut row.rec, x, cos, sin, 32, y);
         bytes(2.0, 2 * D)
     });
-    for (name, swiglu) in [("checked", swiglu::swiglu as fn(&mut _, _, _)), ("composed", unfused::swiglu)] {
+    let checked = |rec: &mut _, gate_up, y| swiglu::swiglu(rec, gate_up, y, Gate::Silu);
+    for (name, swiglu) in [("checked", checked as fn(&mut _, _, _)), ("composed", unfused::swiglu)] {
         row(c, &gpu, &format!("swiglu, {name}"), |row| {
             let (gate_up, y) = (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32));
             swiglu(&mut row.rec, gate_up, y);

@@ -1,17 +1,17 @@
-// SwiGLU activation:   out = silu(gate) · up,   silu(x) = x · s(x),   s the logistic function
+// Gated activation:   out = act(gate) · up,   act silu (SwiGLU) or with `gelu_gate` gelu (GeGLU): lib/gate
 //
 //   swiglu             reads packed (N, 2 F), writes out (N, F)
 //   swiglu_backward    reads packed (N, 2 F) and dout (N, F), writes d_packed (N, 2 F):
-//                      d_up = dout · silu(gate),   d_gate = dout · up · (s + silu(gate) · (1 - s))
+//                      d_up = dout · act(gate),   d_gate = dout · up · act'(gate)
 //
 // A row of `packed` is gate, then up, which starts at the next multiple of 4 columns. One invocation computes 4 columns
 // of one row of out; a workgroup stays within a row, so finding the row costs one scalar division.
-// Numerics: f32 between load and store (lib/silu). Padding needs no mask: both formulas map zeros to zeros.
+// Numerics: f32 between load and store. Padding needs no mask: both formulas map zeros to zeros.
 // Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 
 import package::lib::element::{Packed, load4, store4};
+import package::lib::gate::{activated, gate_slopes};
 import package::lib::grid::linear_index;
-import package::lib::silu::{silu, swiglu_slopes};
 import package::tile::LANES;
 
 struct Params {
@@ -43,7 +43,7 @@ fn swiglu(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let at = params.packed_offset + row * params.packed_stride + column;
     let gate = load4(packed[at]);
     let up = load4(packed[at + params.columns4]);
-    out[params.y_offset + row * params.y_stride + column] = store4(silu(gate) * up);
+    out[params.y_offset + row * params.y_stride + column] = store4(activated(gate) * up);
 }
 
 @compute @workgroup_size(LANES)
@@ -56,7 +56,7 @@ fn swiglu_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_i
     }
     let at = params.packed_offset + row * params.packed_stride + column;
     let dy = load4(dout[params.y_offset + row * params.y_stride + column]);
-    let slopes = swiglu_slopes(load4(packed[at]), load4(packed[at + params.columns4]), dy);
+    let slopes = gate_slopes(load4(packed[at]), load4(packed[at + params.columns4]), dy);
     let d_at = params.d_packed_offset + row * params.d_packed_stride + column;
     d_packed[d_at] = store4(slopes.gate);
     d_packed[d_at + params.columns4] = store4(slopes.up);

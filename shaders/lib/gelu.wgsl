@@ -27,19 +27,26 @@ fn gelu_slope(x: vec4<f32>) -> vec4<f32> {
     return phi.value + value * phi.slope;
 }
 
-// Φ(x) and Φ'(x).
-struct Distribution {
+// gelu(x) and its derivative.
+fn gelu_and_slope(x: vec4<f32>) -> Differentiated {
+    let value = bounded(x);
+    let phi = distribution(value);
+    return Differentiated(bounded_below(x) * phi.value, phi.value + value * phi.slope);
+}
+
+// A function of x, Φ among others, and its derivative.
+struct Differentiated {
     value: vec4<f32>,
     slope: vec4<f32>,
 }
 
 @if(exact)
-fn distribution(x: vec4<f32>) -> Distribution {
+fn distribution(x: vec4<f32>) -> Differentiated {
     let z = abs(x);
     let density = exp(-0.5 * z * z);
     let t = 1.0 / (1.0 + 0.3 * z);
     let tail = density * t * ratio(2.0 * t - 1.0); // Φ(-z)
-    return Distribution(select(tail, 1.0 - tail, x > vec4<f32>(0.0)), INVERSE_SQRT_TAU * density);
+    return Differentiated(select(tail, 1.0 - tail, x > vec4<f32>(0.0)), INVERSE_SQRT_TAU * density);
 }
 
 // R(z) / t as a polynomial in v = 2 t - 1, which runs from -1 (z = ∞) to 1 (z = 0); centring avoids cancellation.
@@ -59,19 +66,19 @@ fn ratio(v: vec4<f32>) -> vec4<f32> {
 }
 
 @if(fast)
-fn distribution(x: vec4<f32>) -> Distribution {
+fn distribution(x: vec4<f32>) -> Differentiated {
     let e = exp(-1.702 * x);
     let s = 1.0 / (1.0 + e);
-    return Distribution(s, 1.702 * (e * s) * s);
+    return Differentiated(s, 1.702 * (e * s) * s);
 }
 
 @if(!exact && !fast)
-fn distribution(x: vec4<f32>) -> Distribution {
+fn distribution(x: vec4<f32>) -> Differentiated {
     let u = SQRT_2_OVER_PI * (x + 0.044715 * x * x * x);
     let e = exp(-2.0 * u);
     let s = 1.0 / (1.0 + e);
     // s' = s · (1 - s); e · s equals 1 - s without cancellation where s is close to 1.
-    return Distribution(s, 2.0 * (e * s) * s * SQRT_2_OVER_PI * (1.0 + 0.134145 * x * x));
+    return Differentiated(s, 2.0 * (e * s) * s * SQRT_2_OVER_PI * (1.0 + 0.134145 * x * x));
 }
 
 // clamp may replace a NaN by a bound, which would hide an overflow; select keeps it. (See lib/bits.)

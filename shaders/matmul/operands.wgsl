@@ -10,18 +10,18 @@
 // With `nf4` or `int8` the weights `b` are quantised (lib/quantised.wgsl), and widened where they are loaded.
 // With `gelu` the activation of y is written beside y; with `gelu_slope` y, the gradient of an activation, becomes the
 // gradient of its argument. Both round y to its storage type first, as a kernel that reads y would find it. `swiglu`
-// does the same where y is packed gate and up. So does `swiglu_slopes`, where y becomes the gradients of gate and up
+// does the same where y is packed gate and up, of GeGLU too (lib/gate). So does `swiglu_slopes`, where y becomes the gradients of gate and up
 // and has `up_start` columns of each, but N in all before.
 // With `scaled` the product and its bias are multiplied by a factor, before anything is added.
 
 import package::lib::element::{Packed, load4, store4};
+@if(swiglu) import package::lib::gate::activated;
+@if(swiglu_slopes) import package::lib::gate::gate_slopes;
 @if(gelu) import package::lib::gelu::gelu_of;
 @if(gelu_slope) import package::lib::gelu::gelu_slope;
 @if(grouped && !a_transposed) import package::lib::group::group_of_tile;
 @if(nf4 || int8) import package::lib::quantised::{block_of, widened, word_of_codes};
 import package::lib::row::keep_inside;
-@if(swiglu) import package::lib::silu::silu;
-@if(swiglu_slopes) import package::lib::silu::swiglu_slopes;
 
 struct Params {
     m: u32,
@@ -232,17 +232,17 @@ fn epilogue(sum: vec4<f32>, added: vec4<f32>, to: Destination, row: u32, column4
     }
 }
 
-// Stores the gradients of gate and up, from `value`, the gradient of silu(gate) · up.
+// Stores the gradients of gate and up, from `value`, the gradient of the activated gate times up.
 @if(swiglu_slopes)
 fn store_slopes(value: vec4<f32>, to: Destination, row: u32, column4: u32) {
     let at = row * to.stride + column4;
-    let slopes = swiglu_slopes(load4(argument[at]), load4(argument[at + to.up4]), load4(store4(value)));
+    let slopes = gate_slopes(load4(argument[at]), load4(argument[at + to.up4]), load4(store4(value)));
     store_y(to.start + at, slopes.gate);
     store_y(to.start + at + to.up4, slopes.up);
 }
 
-// Stores one row and four columns of gate and of up, and of silu(gate) · up; `column4` is the group of columns in the
-// latter.
+// Stores one row and four columns of gate and of up, and of the activated gate times up; `column4` is the group of
+// columns in the latter.
 @if(swiglu)
 fn store_gated(gate: vec4<f32>, up: vec4<f32>, to: Destination, row: u32, column4: u32) {
     if (row < to.rows && 4u * column4 < to.columns) {
@@ -251,7 +251,7 @@ fn store_gated(gate: vec4<f32>, up: vec4<f32>, to: Destination, row: u32, column
         let stored_up = store4(keep_inside(up, 4u * column4, to.columns));
         y[at] = stored_gate;
         y[at + to.up4] = stored_up;
-        activation[row * params.activation_stride + column4] = store4(silu(load4(stored_gate)) * load4(stored_up));
+        activation[row * params.activation_stride + column4] = store4(activated(load4(stored_gate)) * load4(stored_up));
     }
 }
 

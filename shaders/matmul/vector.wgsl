@@ -6,18 +6,18 @@
 //
 //   normed   a is normalised after loading, a / sqrt(mean(a²) + epsilon) · norm (`zero_centered`: 1 + norm): each workgroup sums the squares of its
 //            rows again, beside loads of b that take longer
-//   gated    y = silu(gate) · up: b holds the rows of gate, and from `up_start` on those of up
+//   gated    y = act(gate) · up (lib/gate): b holds the rows of gate, and from `up_start` on those of up
 //
 // Numerics: f32; each invocation sums every LANES-th group of 4, in ascending order, and the parts are added in the
 // order of a tree.
 
 import package::lib::element::load4;
 @if(normed) import package::lib::element::Packed;
+@if(gated) import package::lib::gate::activated;
 @if(normed) import package::lib::norm::norm_factors;
 @if(nf4) import package::lib::quantised::fill_levels;
 @if(normed) import package::lib::reduce::row_sum;
 import package::lib::reduce::{STEP, first_of, row_sum4};
-@if(gated) import package::lib::silu::silu;
 import package::matmul::operands::{Product, a, bias_of, destination, epilogue, load_b4, params, product_of};
 @if(gated) import package::matmul::operands::bias_of_up;
 import package::tile::{ROWS, COLUMNS4, LANES};
@@ -47,7 +47,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
             if (lane == 0u) {
                 @if(!gated) { epilogue(sums[c4][r], added, to, r, first4 + c4); }
                 @if(gated) {
-                    let value = silu(sums[c4][r] + added) * (ups[c4][r] + up_added);
+                    let value = activated(sums[c4][r] + added) * (ups[c4][r] + up_added);
                     epilogue(value, vec4<f32>(0.0), to, r, first4 + c4);
                 }
             }

@@ -20,6 +20,7 @@ use crate::ops::heads::HeadLayout;
 use crate::ops::linear_cross_entropy::{CrossEntropy, HeadGradient, OutputProjection, linear_cross_entropy};
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::step_state::{LossState, StepState};
+use crate::ops::swiglu::Gate;
 use crate::ops::{layer_norm, rms_norm, swiglu};
 use std::f64::consts::PI;
 
@@ -145,8 +146,8 @@ fn activations(harness: &mut Harness<'_>) {
     // A row of x is a gate, followed by the values that it scales.
     let (dout, dout_values) = harness.whole(N, D / 2);
     let (out, d_gate_up) = (harness.output(N, D / 2), harness.output(N, D));
-    swiglu::swiglu(&mut harness.job.rec, x, out);
-    swiglu::swiglu_backward(&mut harness.job.rec, x, dout, d_gate_up);
+    swiglu::swiglu(&mut harness.job.rec, x, out, Gate::Silu);
+    swiglu::swiglu_backward(&mut harness.job.rec, x, dout, d_gate_up, Gate::Silu);
     let (mut want, mut want_dx) = (Vec::new(), Vec::new());
     for (x, dout) in x_values.chunks(D as usize).zip(dout_values.chunks(D as usize / 2)) {
         let (gate, up) = x.split_at(dout.len());

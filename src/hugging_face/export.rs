@@ -143,7 +143,11 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         "use_sliding_window": window.is_some(),
     })));
     let more = match class.name.as_str() {
-        "granite" => keys_of_class("factors", model).into(),
+        // Those that the model does not have are 1 in the class.
+        "granite" => {
+            let factors = keys_of_class("factors", model);
+            factors.into_iter().filter(|(_, factor)| !factor.is_null()).collect::<Map<_, _>>().into()
+        }
         "glm4_moe" => json!({
             "use_qk_norm": model.qk_norm,
             "first_k_dense_replace": model.num_layers,

@@ -4,7 +4,7 @@
 use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
-use crate::model::config::{Activation, ModelConfig};
+use crate::model::config::ModelConfig;
 use crate::model::parameters::Gpt;
 use crate::model::{BatchTensors, ForwardContext, Mode, ModelBuffers, widest_expert_tensor};
 use crate::ops::draw::{DRAWS, DrawTensors, SamplingState, draw};
@@ -80,7 +80,7 @@ impl GenerateRecordings {
     /// pass.
     pub fn largest_tensor(config: &ModelConfig, sequences: u32, longest: u32) -> u64 {
         let heads = config.head_layout();
-        let halves = if config.activation == Activation::SwiGlu { 2 } else { 1 };
+        let halves = if config.activation.gate().is_some() { 2 } else { 1 };
         let inner = halves * config.intermediate_size.next_multiple_of(4);
         let latent = config.latent.map_or(0, |latent| latent.down_cols(config.num_heads));
         let widest = heads.cols().max(latent as u32).max(config.hidden_size as u32).max(inner as u32);

@@ -21,6 +21,7 @@ pub use crate::ops::gelu::Gelu;
 pub use crate::ops::permute::DropOrder;
 pub use crate::ops::rope_scaling::{Llama3, QueryScaling, RopeScaling, Yarn};
 pub use crate::ops::route::{ExpertGroups, GroupScore, RouterConfig, Score};
+pub use crate::ops::swiglu::Gate;
 
 use crate::element::Element;
 use crate::ops::heads::HeadLayout;
@@ -177,7 +178,7 @@ impl ModelConfig {
             num_kv_heads: num_heads,
             head_dim,
             intermediate_size,
-            activation: Activation::SwiGlu,
+            activation: Activation::Gated(Gate::Silu),
             seq_length,
             max_positions: seq_length,
             positions: Positions::Rotary,
@@ -383,13 +384,29 @@ impl NormPlacement {
 }
 
 /// Activation of the feed-forward network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// silu(gate) · up of two projections.
-    #[default]
-    SwiGlu,
+    /// activation(gate) · up of two projections: SwiGLU or GeGLU.
+    Gated(Gate),
     /// x · Φ(x) of one projection.
     Gelu(Gelu),
+}
+
+impl Default for Activation {
+    /// SwiGLU.
+    fn default() -> Self {
+        Self::Gated(Gate::Silu)
+    }
+}
+
+impl Activation {
+    /// The activation of the gate, if there is one.
+    pub fn gate(self) -> Option<Gate> {
+        match self {
+            Self::Gated(gate) => Some(gate),
+            Self::Gelu(_) => None,
+        }
+    }
 }
 
 /// Encoding of positions.

@@ -11,7 +11,7 @@
 //! PanGu-α's last layer projects its queries from a table of positions ([`LearnedQueries`]): q is a separate product,
 //! joined with k and v to the packed row, and the rest is an ordinary layer.
 
-use super::config::{Activation, LowRank};
+use super::config::{Activation, Gate, LowRank};
 use super::context::{DropoutSite, ForwardContext, Mode};
 use super::multi_token::Prediction;
 use super::parameters::{
@@ -354,11 +354,11 @@ impl DenseFeedForward<Parameter> {
     ) -> Var {
         let (w, config) = (&self.w_gate_up, ctx.config);
         let inner = config.intermediate_size as u32;
-        if config.activation == Activation::SwiGlu && ctx.has_few_rows() && w.lora.is_none() {
-            return tape.scope("w_gate_up", |tape| w.of_few_rows(tape, ctx, h, Some(inner)));
+        if let (Some(gate), true, None) = (config.activation.gate(), ctx.has_few_rows(), &w.lora) {
+            return tape.scope("w_gate_up", |tape| w.of_few_rows(tape, ctx, h, Some((inner, gate))));
         }
         let name = match config.activation {
-            Activation::SwiGlu => "mul",
+            Activation::Gated(_) => "mul",
             Activation::Gelu(_) => "gelu",
         };
         // One kernel makes an activation and its argument, unless adapters change the argument, or only one of the two
@@ -366,13 +366,13 @@ impl DenseFeedForward<Parameter> {
         let is_kept = |operator: &str| !config.recomputed.covers(layer, &format!("feed_forward.{operator}"));
         if let (Normed::Done(h), None, true) = (h, &w.lora, is_kept("w_gate_up") == is_kept(name)) {
             return tape.scope("w_gate_up", |tape| match config.activation {
-                Activation::SwiGlu => tape.linear_swiglu(h, &w.weight, w.bias.as_ref(), inner),
+                Activation::Gated(gate) => tape.linear_swiglu(h, &w.weight, w.bias.as_ref(), inner, gate),
                 Activation::Gelu(kind) => tape.linear_gelu(h, &w.weight, w.bias.as_ref(), kind),
             });
         }
         let h = tape.scope("w_gate_up", |tape| w.of_normed(tape, ctx, h)); // (N, 2 F); without a gate (N, F)
         tape.scope(name, |tape| match config.activation {
-            Activation::SwiGlu => tape.swiglu(h, inner),
+            Activation::Gated(gate) => tape.swiglu(h, inner, gate),
             Activation::Gelu(kind) => tape.gelu(h, kind),
         })
     }
@@ -454,19 +454,20 @@ impl Linear<Parameter> {
         }
     }
 
-    /// h Wᵀ + b for few rows or, if it is packed gate and up of `width` columns each, their silu(gate) · up.
+    /// h Wᵀ + b for few rows or, if it is packed gate and up, their activation(gate) · up: `gated` is the width of each
+    /// and that activation.
     fn of_few_rows<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         h: Normed<'p>,
-        width: Option<u32>,
+        gated: Option<(u32, Gate)>,
     ) -> Var {
         let (x, norm) = match h {
             Normed::Done(h) => (h, None),
             Normed::Pending(x, weight) => (x, Some((weight, ctx.rms_norm()))),
         };
-        tape.linear_of_few_rows(x, norm, &self.weight, self.bias.as_ref(), width)
+        tape.linear_of_few_rows(x, norm, &self.weight, self.bias.as_ref(), gated)
     }
 
     /// x + dropout(f · (y Wᵀ + b)), where f is the model's factor of such terms, or without x just f · (y Wᵀ + b).

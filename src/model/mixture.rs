@@ -25,7 +25,7 @@
 //! A slot without a token holds a row of zeros, and with biases its result is not zero; but nobody reads that result,
 //! and the gradient of the slot is zero, so it adds nothing to the gradients of the biases.
 
-use super::config::{Activation, BalanceLosses, MixtureConfig, ModelConfig, RouterConfig};
+use super::config::{Activation, BalanceLosses, Gate, MixtureConfig, ModelConfig, RouterConfig};
 use super::context::{DropoutSite, ForwardContext, Training};
 use super::expert_state::ExpertState;
 use super::parameters::{Experts, Mixture, Shared};
@@ -58,7 +58,7 @@ impl Mixture<Parameter> {
         let factor = ctx.config.residual_factor();
         let start = |tape: &mut Tape<'_, 'p>| {
             let (shared, sizes) = shared?;
-            let inner = sizes.intermediate_size as u32;
+            let inner = (sizes.intermediate_size as u32, ctx.config.shared_gate());
             Some((shared, tape.scope("shared", |tape| shared.start(tape, inner, h, factor))))
         };
         let routed = Routed { config, state, layer, h };
@@ -211,10 +211,10 @@ impl Experts<Parameter> {
         let (w, b) = (&self.w_gate_up, self.b_gate_up.as_ref());
         let name = |operator: &str| format!("{operator}{suffix}");
         let kind = match ctx.config.activation {
-            Activation::SwiGlu => {
+            Activation::Gated(gate) => {
                 let inner = ctx.config.mixture.as_ref().map_or(0, |mixture| mixture.intermediate_size) as u32;
                 let x = tape.scope(name("w_gate_up"), |tape| tape.grouped_linear(x, w, b, work)); // (R, 2 F)
-                return tape.scope(name("mul"), |tape| tape.swiglu(x, inner));
+                return tape.scope(name("mul"), |tape| tape.swiglu(x, inner, gate));
             }
             Activation::Gelu(kind) => kind,
         };
@@ -261,16 +261,16 @@ struct Routed<'r> {
 }
 
 impl Shared<Parameter> {
-    /// The first part of W_down · swiglu(W_gate_up · h), or, if it is gated, of that times sigmoid(gate · h).
+    /// The first part of W_down · activation(W_gate_up · h), or, if it is gated, of that times sigmoid(gate · h).
     fn start<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
-        inner: u32,
+        (inner, activation): (u32, Gate),
         h: Var, // (N, D)
         factor: Option<f32>,
     ) -> Started {
         let gate_up = tape.scope("w_gate_up", |tape| tape.linear(h, &self.w_gate_up, None, None)); // (N, 2 S)
-        let inner = tape.scope("mul", |tape| tape.swiglu(gate_up, inner)); // (N, S)
+        let inner = tape.scope("mul", |tape| tape.swiglu(gate_up, inner, activation)); // (N, S)
         let Some(gate) = &self.gate else { return Started::Inner(inner) };
         // (N, D)
         let output = tape.scope("w_down", |tape| tape.scaled_linear(inner, &self.w_down, None, None, factor));
@@ -350,7 +350,7 @@ pub(crate) fn widest_spread_tensor(
 
 fn widest(config: &ModelConfig, mixture: &MixtureConfig, rows: u32) -> [u64; 2] {
     let inner = match config.activation {
-        Activation::SwiGlu => 2 * mixture.intermediate_size.next_multiple_of(4),
+        Activation::Gated(_) => 2 * mixture.intermediate_size.next_multiple_of(4),
         Activation::Gelu(_) => mixture.intermediate_size,
     };
     [u64::from(rows), inner.max(config.hidden_size) as u64]

@@ -9,7 +9,7 @@ pub use vector::{FEW_ROWS, FewRows, matmul_of_few_rows};
 
 use super::gelu::Gelu;
 use super::largest::largest;
-use super::swiglu::gate_up_cols;
+use super::swiglu::{Gate, gate_up_cols};
 use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Condition, Kernel, Tier, Workgroup};
 use crate::record::{Binding, Recorder, Tensor};
@@ -75,12 +75,12 @@ pub enum Activated {
     Gelu(Gelu, Tensor),
     /// The result is multiplied by the slope of the activation at this tensor (M, N).
     Slope(Gelu, Tensor),
-    /// The result is gate and up, packed as [`gate_up_cols`] describes; silu(gate) · up (M, F) is also written, to this
-    /// tensor.
-    Swiglu(Tensor),
-    /// The product (M, F) is the gradient of silu(gate) · up at this tensor of gate and up; the result is the gradient
-    /// of gate and up.
-    SwigluSlopes(Tensor),
+    /// The result is gate and up, packed as [`gate_up_cols`] describes; activation(gate) · up (M, F) is also written, to
+    /// this tensor.
+    Swiglu(Gate, Tensor),
+    /// The product (M, F) is the gradient of activation(gate) · up at this tensor of gate and up; the result is the
+    /// gradient of gate and up.
+    SwigluSlopes(Gate, Tensor),
 }
 
 crate::params! {
@@ -118,7 +118,7 @@ impl Params {
             y_stride: y.stride4(),
             residual_stride: epilogue.residual.map_or(0, |residual| residual.stride4()),
             part_k: k,
-            up_start: if let Some(Activated::SwigluSlopes(_)) = epilogue.activated {
+            up_start: if let Some(Activated::SwigluSlopes(..)) = epilogue.activated {
                 stride_of(n)
             } else {
                 0
@@ -160,7 +160,7 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     let (m, k) = if layout == Layout::Tn { (a.cols, a.rows) } else { (a.rows, a.cols) };
     let (n, b_k) = if layout == Layout::Nt { (b.rows, b.cols) } else { (b.cols, b.rows) };
     assert!(k == b_k, "the inner sizes of a product must agree, but are {k} and {b_k}");
-    let cols = if let Some(Activated::SwigluSlopes(_)) = epilogue.activated { gate_up_cols(n) } else { n };
+    let cols = if let Some(Activated::SwigluSlopes(..)) = epilogue.activated { gate_up_cols(n) } else { n };
     assert!(
         (y.rows, y.cols) == (m, cols),
         "a product of {m} x {n} does not fit a result of {} x {}",
@@ -173,8 +173,8 @@ pub fn matmul(rec: &mut Recorder, layout: Layout, a: Tensor, b: Tensor, y: Tenso
     let plan = plan(Problem { layout, m, n, k }, a.element, capabilities);
     let plan = Plan { kernel: plan.kernel.with_weights(b.element), ..plan };
     let params = Params { part_k: plan.part_k, ..Params::new([m, n, k], [a, b, y], &epilogue) };
-    if let Some(Activated::Swiglu(value)) = epilogue.activated {
-        return gated::matmul_with_swiglu(rec, layout, plan, [a, b, y, value], epilogue, params);
+    if let Some(Activated::Swiglu(gate, value)) = epilogue.activated {
+        return gated::matmul_with_swiglu(rec, layout, plan, [a, b, y, value], gate, epilogue, params);
     }
     if plan.part_k < k {
         return parts::in_parts(rec, plan, [a, b, y], &epilogue, params);
@@ -227,11 +227,11 @@ impl Epilogue {
         }
         let Some(activated) = self.activated else { return };
         assert!(self.residual.is_none() && !self.accumulate, "an activation is of a product alone");
-        let is_gradient = matches!(activated, Activated::Slope(..) | Activated::SwigluSlopes(_));
+        let is_gradient = matches!(activated, Activated::Slope(..) | Activated::SwigluSlopes(..));
         assert!(self.factor.is_none() || is_gradient, "an activation is of a product without a factor");
         let fits = match activated {
-            Activated::Swiglu(value) => (value.rows, gate_up_cols(value.cols)) == (y.rows, y.cols),
-            Activated::Gelu(_, tensor) | Activated::Slope(_, tensor) | Activated::SwigluSlopes(tensor) => {
+            Activated::Swiglu(_, value) => (value.rows, gate_up_cols(value.cols)) == (y.rows, y.cols),
+            Activated::Gelu(_, tensor) | Activated::Slope(_, tensor) | Activated::SwigluSlopes(_, tensor) => {
                 (tensor.rows, tensor.cols, tensor.stride) == (y.rows, y.cols, y.stride)
             }
         };
@@ -260,14 +260,14 @@ impl Epilogue {
         let (condition, name, tensor) = match activated {
             Activated::Gelu(_, to) => (Condition::Gelu, "activation", to),
             Activated::Slope(_, at) => (Condition::GeluSlope, "argument", at),
-            Activated::Swiglu(to) => (Condition::Swiglu, "activation", to),
-            Activated::SwigluSlopes(at) => (Condition::SwigluSlopes, "argument", at),
+            Activated::Swiglu(_, to) => (Condition::Swiglu, "activation", to),
+            Activated::SwigluSlopes(_, at) => (Condition::SwigluSlopes, "argument", at),
         };
         bindings.push(tensor.bind(name, element));
         let kernel = kernel.condition(condition, true);
         match activated {
             Activated::Gelu(kind, _) | Activated::Slope(kind, _) => kind.of(kernel),
-            Activated::Swiglu(_) | Activated::SwigluSlopes(_) => kernel,
+            Activated::Swiglu(gate, _) | Activated::SwigluSlopes(gate, _) => gate.of(kernel),
         }
     }
 }

@@ -1,8 +1,30 @@
-//! SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020), the activation of gated feed-forward networks.
+//! SwiGLU and GeGLU (Shazeer, "GLU Variants Improve Transformer", 2020), the activations of gated feed-forward
+//! networks.
 
+use super::gelu::Gelu;
 use crate::element::{Element, stride_of};
-use crate::kernels::{Kernel, Tier};
+use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
+
+/// The activation of a gate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gate {
+    /// x · sigmoid(x): SwiGLU.
+    #[default]
+    Silu,
+    /// x · Φ(x): GeGLU.
+    Gelu(Gelu),
+}
+
+impl Gate {
+    /// The variant of `kernel` with this activation.
+    pub(super) fn of(self, kernel: Kernel) -> Kernel {
+        match self {
+            Self::Silu => kernel,
+            Self::Gelu(kind) => kind.of(kernel.condition(Condition::GeluGate, true)),
+        }
+    }
+}
 
 crate::params! {
     struct Params {
@@ -24,20 +46,27 @@ pub const fn gate_up_cols(features: u32) -> u32 {
     2 * stride_of(features)
 }
 
-/// out (N, F) = silu(gate) · up, where gate and up are the halves of `gate_up` (N, [`gate_up_cols`]\(F)).
+/// out (N, F) = activation(gate) · up, where gate and up are the halves of `gate_up` (N, [`gate_up_cols`]\(F)).
 #[track_caller]
-pub fn swiglu(rec: &mut Recorder, gate_up: Tensor, out: Tensor) {
-    launch(rec, "swiglu", gate_up, out, None);
+pub fn swiglu(rec: &mut Recorder, gate_up: Tensor, out: Tensor, gate: Gate) {
+    launch(rec, "swiglu", gate_up, out, None, gate);
 }
 
 /// d_gate_up (both halves and the zeros between) from `gate_up` and dout (N, F), in one pass.
 #[track_caller]
-pub fn swiglu_backward(rec: &mut Recorder, gate_up: Tensor, dout: Tensor, d_gate_up: Tensor) {
-    launch(rec, "swiglu_backward", gate_up, dout, Some(d_gate_up));
+pub fn swiglu_backward(rec: &mut Recorder, gate_up: Tensor, dout: Tensor, d_gate_up: Tensor, gate: Gate) {
+    launch(rec, "swiglu_backward", gate_up, dout, Some(d_gate_up), gate);
 }
 
 #[track_caller]
-fn launch(rec: &mut Recorder, entry: &'static str, gate_up: Tensor, y: Tensor, d_gate_up: Option<Tensor>) {
+fn launch(
+    rec: &mut Recorder,
+    entry: &'static str,
+    gate_up: Tensor,
+    y: Tensor,
+    d_gate_up: Option<Tensor>,
+    gate: Gate,
+) {
     let (rows, cols) = (y.rows, gate_up_cols(y.cols));
     for packed in [Some(gate_up), d_gate_up].into_iter().flatten() {
         assert!(
@@ -66,7 +95,7 @@ fn launch(rec: &mut Recorder, entry: &'static str, gate_up: Tensor, y: Tensor, d
         y.bind_with_offset(if d_gate_up.is_some() { "dout" } else { "out" }, y.element),
     ];
     bindings.extend(d_gate_up.map(|d| d.bind_with_offset("d_packed", y.element)));
-    rec.dispatch(kernel, &bindings, &params, fold_grid(y.rows as u64 * chunks as u64));
+    rec.dispatch(gate.of(kernel), &bindings, &params, fold_grid(y.rows as u64 * chunks as u64));
 }
 
 /// The kernel, and the number of workgroups for each row.

@@ -158,7 +158,7 @@ fn widest_row(model: &ModelConfig) -> usize {
         (model.num_heads + model.num_kv_heads) * model.head_dim + model.num_kv_heads * model.value_dim();
     let latent = model.latent.map_or(0, |latent| latent.down_cols(model.num_heads));
     let inner = match model.activation {
-        Activation::SwiGlu => 2 * model.intermediate_size.next_multiple_of(4),
+        Activation::Gated(_) => 2 * model.intermediate_size.next_multiple_of(4),
         Activation::Gelu(_) => model.intermediate_size,
     };
     let of_experts = model.mixture.as_ref().map_or(0, |mixture| {

@@ -10,7 +10,7 @@ use crate::ops::column_sum::column_sum;
 use crate::ops::gelu::{self, Gelu};
 use crate::ops::matmul::{Activated, Epilogue, FewRows, Layout, matmul, matmul_of_few_rows};
 use crate::ops::rms_norm::RmsNorm;
-use crate::ops::swiglu;
+use crate::ops::swiglu::{self, Gate};
 use crate::record::Tensor;
 
 /// The argument of a value that is an activation.
@@ -24,7 +24,7 @@ pub(super) struct Argument {
 #[derive(Clone, Copy)]
 pub(super) enum Activation {
     Gelu(Gelu),
-    Swiglu,
+    Swiglu(Gate),
 }
 
 impl<'p> Tape<'_, 'p> {
@@ -113,7 +113,7 @@ impl<'p> Tape<'_, 'p> {
         value
     }
 
-    /// silu(gate) · up of x (N, K) Wᵀ + bias, which is gate and up, packed as for [`swiglu`](Self::swiglu): (N,
+    /// activation(gate) · up of x (N, K) Wᵀ + bias, which is gate and up, packed as for [`swiglu`](Self::swiglu): (N,
     /// `width`). The kernel of the product computes it if it can.
     #[track_caller]
     pub fn linear_swiglu(
@@ -122,32 +122,34 @@ impl<'p> Tape<'_, 'p> {
         weight: &'p Parameter,
         bias: Option<&'p Parameter>,
         width: u32,
+        gate: Gate,
     ) -> Var {
         let y = self.rec.tensor("y", x.tensor.rows, width, x.tensor.element);
-        let gate_up = self.activated_product(x, weight, bias, Activated::Swiglu(y));
-        self.swiglu_at(gate_up, y)
+        let gate_up = self.activated_product(x, weight, bias, Activated::Swiglu(gate, y));
+        self.swiglu_at(gate_up, y, gate)
     }
 
-    /// silu(gate) · up of packed `gate_up` (N, 2 · stride of F), gate first: (N, F).
+    /// activation(gate) · up of packed `gate_up` (N, 2 · stride of F), gate first: (N, F).
     #[track_caller]
-    pub fn swiglu(&mut self, gate_up: Var, width: u32) -> Var {
+    pub fn swiglu(&mut self, gate_up: Var, width: u32, gate: Gate) -> Var {
         let y = self.rec.tensor("y", gate_up.tensor.rows, width, gate_up.tensor.element);
-        swiglu::swiglu(self.rec, gate_up.tensor, y);
-        self.swiglu_at(gate_up, y)
+        swiglu::swiglu(self.rec, gate_up.tensor, y, gate);
+        self.swiglu_at(gate_up, y, gate)
     }
 
-    /// The value `y` of SwiGLU at `gate_up`.
+    /// The value `y` of activation(gate) · up at `gate_up`.
     #[track_caller]
-    fn swiglu_at(&mut self, gate_up: Var, y: Tensor) -> Var {
+    fn swiglu_at(&mut self, gate_up: Var, y: Tensor, gate: Gate) -> Var {
         let Tensor { rows, cols, element, .. } = gate_up.tensor;
         let saved = self.save(gate_up);
         let value = self.result(y, &[gate_up], false, move |tape, dy| {
             let gradient = tape.rec.tensor("gradient", rows, cols, element);
             let saved_gate_up = tape.saved(saved);
-            swiglu::swiglu_backward(tape.rec, saved_gate_up, dy, gradient);
+            swiglu::swiglu_backward(tape.rec, saved_gate_up, dy, gradient, gate);
             tape.give(gate_up, gradient);
         });
-        self.arguments.insert(value.id, Argument { var: gate_up, saved, activation: Activation::Swiglu });
+        let activation = Activation::Swiglu(gate);
+        self.arguments.insert(value.id, Argument { var: gate_up, saved, activation });
         value
     }
 
@@ -217,7 +219,7 @@ impl<'p> Tape<'_, 'p> {
             let argument = self.saved(saved);
             let slopes = match activation {
                 Activation::Gelu(kind) => Activated::Slope(kind, argument),
-                Activation::Swiglu => Activated::SwigluSlopes(argument),
+                Activation::Swiglu(gate) => Activated::SwigluSlopes(gate, argument),
             };
             return Some((target, Some(slopes)));
         }
@@ -256,7 +258,8 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// norm(x) Wᵀ + bias for up to [`FEW_ROWS`](crate::ops::matmul::FEW_ROWS) rows, in one launch: (N, M). If it is
-    /// packed gate and up of `width` columns each, the result is their silu(gate) · up: (N, `width`).
+    /// packed gate and up, `gated` is the width of each and the activation of the gate, and the result
+    /// is their activation(gate) · up: (N, `width`).
     ///
     /// # Panics
     /// On a tape for training: it has no backward.
@@ -267,15 +270,16 @@ impl<'p> Tape<'_, 'p> {
         norm: Option<(&'p Parameter, RmsNorm)>,
         weight: &'p Parameter,
         bias: Option<&'p Parameter>,
-        width: Option<u32>,
+        gated: Option<(u32, Gate)>,
     ) -> Var {
         assert!(!self.is_recording, "products of few rows have no backward: use Tape::forward_only");
         let w = weight.weight();
-        let y = self.rec.tensor("y", x.tensor.rows, width.unwrap_or(w.rows), x.tensor.element);
+        let y =
+            self.rec.tensor("y", x.tensor.rows, gated.map_or(w.rows, |(width, _)| width), x.tensor.element);
         let more = FewRows {
             norm: norm.map(|(weight, norm)| (weight.weight(), norm)),
             bias: bias.map(Parameter::weight),
-            is_gated: width.is_some(),
+            gate: gated.map(|(_, gate)| gate),
         };
         matmul_of_few_rows(self.rec, x.tensor, w, y, more);
         self.result(y, &[x], false, |_, _| {})

@@ -1,4 +1,4 @@
-//! swiglu, gelu and rope against the f64 reference, and zeros.
+//! swiglu and geglu, gelu and rope against the f64 reference, and zeros.
 
 use crate::lab::{Case, Input, allowed, check};
 use crate::packed::{columns, pack_gate_up, split_gate_up};
@@ -8,22 +8,32 @@ use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward};
 use gristmill::ops::rope_scaling::{QueryScaling, RopeScaling, Yarn};
-use gristmill::ops::swiglu::{gate_up_cols, swiglu, swiglu_backward};
+use gristmill::ops::swiglu::{Gate, gate_up_cols, swiglu, swiglu_backward};
 use gristmill::ops::zero::zero;
 use gristmill::record::Tensor;
 
 /// Rows and features: 1, odd, one more than a workgroup.
 const SWIGLU_SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 32), (7, 257), (2, 1028), (257, 4)];
 
+/// Each activation of a gate, and the reference's.
+const GATES: [(Gate, reference::swiglu::Gate); 4] = [
+    (Gate::Silu, reference::swiglu::Gate::Silu),
+    (Gate::Gelu(Gelu::Exact), reference::swiglu::Gate::Gelu(reference::gelu::Gelu::Exact)),
+    (Gate::Gelu(Gelu::Tanh), reference::swiglu::Gate::Gelu(reference::gelu::Gelu::Tanh)),
+    (Gate::Gelu(Gelu::Fast), reference::swiglu::Gate::Gelu(reference::gelu::Gelu::Fast)),
+];
+
 #[test]
 pub fn swiglu_is_the_gated_activation() {
-    for element in [F32, F16, Bf16] {
+    for (element, (gate_kind, formula)) in
+        [F32, F16, Bf16].into_iter().flat_map(|of| GATES.map(|gate| (of, gate)))
+    {
         for (n, f) in SWIGLU_SHAPES {
-            check(&format!("swiglu {n}x{f} {element:?}"), |case| {
+            check(&format!("swiglu {gate_kind:?} {n}x{f} {element:?}"), |case| {
                 let (gate_up, gate, up) = gate_and_up(case, n, f, element);
                 let out = case.output(n, f, element);
-                swiglu(&mut case.rec, gate_up, out);
-                case.expect("out", out, reference::swiglu::swiglu(&gate, &up), allowed(element, 2));
+                swiglu(&mut case.rec, gate_up, out, gate_kind);
+                case.expect("out", out, reference::swiglu::gated(&gate, &up, formula), allowed(element, 2));
             });
         }
     }
@@ -31,14 +41,16 @@ pub fn swiglu_is_the_gated_activation() {
 
 #[test]
 pub fn swiglu_backward_writes_both_gradients() {
-    for element in [F32, F16, Bf16] {
+    for (element, (gate_kind, formula)) in
+        [F32, F16, Bf16].into_iter().flat_map(|of| GATES.map(|gate| (of, gate)))
+    {
         for (n, f) in SWIGLU_SHAPES {
-            check(&format!("swiglu_backward {n}x{f} {element:?}"), |case| {
+            check(&format!("swiglu_backward {gate_kind:?} {n}x{f} {element:?}"), |case| {
                 let (gate_up, gate, up) = gate_and_up(case, n, f, element);
                 let dout = case.input(n, f, element);
                 let d_gate_up = case.output(n, gate_up_cols(f), element);
-                swiglu_backward(&mut case.rec, gate_up, dout.tensor, d_gate_up);
-                let (dgate, dup) = reference::swiglu::swiglu_backward(&gate, &up, &dout.values);
+                swiglu_backward(&mut case.rec, gate_up, dout.tensor, d_gate_up, gate_kind);
+                let (dgate, dup) = reference::swiglu::gated_backward(&gate, &up, &dout.values, formula);
                 case.expect("d_gate_up", d_gate_up, pack_gate_up(&dgate, &dup, f), allowed(element, 4));
             });
         }
@@ -47,18 +59,22 @@ pub fn swiglu_backward_writes_both_gradients() {
 
 #[test]
 fn swiglu_survives_extreme_gates() {
-    check("swiglu of extremes", |case| {
-        let gate = [-3e38, -1e4, -200.0, -89.0, -80.0, -0.0, 80.0, 200.0, 1e4];
-        let up = [1.0; 9];
-        let gate_up = case.input_of(&pack_gate_up(&gate, &up, 9), 1, gate_up_cols(9), F32);
-        let (out, d_gate_up) = (case.output(1, 9, F32), case.output(1, gate_up_cols(9), F32));
-        let dout = case.input_of(&[1.0; 9], 1, 9, F32);
-        swiglu(&mut case.rec, gate_up.tensor, out);
-        swiglu_backward(&mut case.rec, gate_up.tensor, dout.tensor, d_gate_up);
-        case.expect("out", out, reference::swiglu::swiglu(&gate, &up), allowed(F32, 2));
-        let (dgate, dup) = reference::swiglu::swiglu_backward(&gate, &up, &[1.0; 9]);
-        case.expect("d_gate_up", d_gate_up, pack_gate_up(&dgate, &dup, 9), allowed(F32, 4));
-    });
+    for (gate_kind, formula) in GATES {
+        check(&format!("swiglu {gate_kind:?} of extremes"), |case| extreme_gates(case, gate_kind, formula));
+    }
+}
+
+fn extreme_gates(case: &mut Case, gate_kind: Gate, formula: reference::swiglu::Gate) {
+    let gate = [-3e38, -1e4, -200.0, -89.0, -80.0, -0.0, 80.0, 200.0, 1e4];
+    let up = [1.0; 9];
+    let gate_up = case.input_of(&pack_gate_up(&gate, &up, 9), 1, gate_up_cols(9), F32);
+    let (out, d_gate_up) = (case.output(1, 9, F32), case.output(1, gate_up_cols(9), F32));
+    let dout = case.input_of(&[1.0; 9], 1, 9, F32);
+    swiglu(&mut case.rec, gate_up.tensor, out, gate_kind);
+    swiglu_backward(&mut case.rec, gate_up.tensor, dout.tensor, d_gate_up, gate_kind);
+    case.expect("out", out, reference::swiglu::gated(&gate, &up, formula), allowed(F32, 2));
+    let (dgate, dup) = reference::swiglu::gated_backward(&gate, &up, &[1.0; 9], formula);
+    case.expect("d_gate_up", d_gate_up, pack_gate_up(&dgate, &dup, 9), allowed(F32, 4));
 }
 
 #[test]
@@ -68,7 +84,7 @@ fn swiglu_works_on_ranges() {
         let whole = case.input(9, 40, Bf16);
         let half = |first| columns(&whole.values[3 * 40..8 * 40], 40, first..first + 12);
         let out = case.output(n, f, Bf16);
-        swiglu(&mut case.rec, whole.tensor.rows(3, n).columns(8, 24), out);
+        swiglu(&mut case.rec, whole.tensor.rows(3, n).columns(8, 24), out, Gate::Silu);
         case.expect("out", out, reference::swiglu::swiglu(&half(8), &half(20)), allowed(Bf16, 2));
     });
 }

@@ -6,7 +6,7 @@ use gristmill::element::Element::F32;
 use gristmill::kernels::Tier;
 use gristmill::ops::embedding::{embedding, embedding_backward};
 use gristmill::ops::rms_norm::{RmsNorm, rms_norm};
-use gristmill::ops::swiglu::{swiglu, swiglu_backward};
+use gristmill::ops::swiglu::{Gate, swiglu, swiglu_backward};
 use gristmill::record::fold_grid;
 
 /// A little more than the workgroups in one row of a folded grid.
@@ -38,8 +38,8 @@ fn activations_of_one_workgroup_per_row() {
     check("swiglu folded", |case| {
         let (gate_up, dout) = (case.input(WORKGROUPS, 8, F32), case.input(WORKGROUPS, 4, F32));
         let (out, d_gate_up) = (case.output(WORKGROUPS, 4, F32), case.output(WORKGROUPS, 8, F32));
-        swiglu(&mut case.rec, gate_up.tensor, out);
-        swiglu_backward(&mut case.rec, gate_up.tensor, dout.tensor, d_gate_up);
+        swiglu(&mut case.rec, gate_up.tensor, out, Gate::Silu);
+        swiglu_backward(&mut case.rec, gate_up.tensor, dout.tensor, d_gate_up, Gate::Silu);
         let half = |first: usize| -> Vec<f64> {
             gate_up.values.chunks(8).flat_map(|row| row[first..first + 4].to_vec()).collect()
         };

@@ -14,7 +14,7 @@ use gristmill::model::parameters::{Gpt, Role, Spec};
 use gristmill::ops::add::add;
 use gristmill::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward_weight};
 use gristmill::ops::matmul::Epilogue;
-use gristmill::ops::swiglu::gate_up_cols;
+use gristmill::ops::swiglu::{Gate, gate_up_cols};
 use gristmill::ops::work_list::WorkList;
 use gristmill::record::{Persistents, Recorder, Tensor};
 use gristmill::settings::RunConfig;
@@ -102,7 +102,7 @@ impl Numbers {
         let leaf = tape.leaf(x, true);
         tape.give(leaf, dx0);
         let both = tape.grouped_linear(leaf, &gate_up, None, &work);
-        let inner = tape.swiglu(both, F as u32);
+        let inner = tape.swiglu(both, F as u32, Gate::Silu);
         let y = tape.grouped_linear(inner, &down, None, &work);
         add(tape.rec, y.tensor, y_out, 1.0, false);
         tape.give(y, dy);

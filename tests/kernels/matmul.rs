@@ -3,6 +3,7 @@
 use crate::lab::{Case, allowed, check, check_tier, check_units};
 use crate::norms_and_sums::factors;
 use crate::packed::columns;
+use crate::swiglu_products::{Gates, SILU, TANH};
 use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4};
 use gristmill::kernels::Tier;
 use gristmill::ops::matmul::{Epilogue, FewRows, Layout, Problem, matmul, matmul_of_few_rows, plan};
@@ -94,25 +95,28 @@ pub fn products_of_few_rows_and_quantised_ones() {
     }
 }
 
-/// Products of few rows with a norm before them, a bias, and SwiGLU after them: each alone and all together.
+/// Products of few rows with a norm before them, a bias, and SwiGLU or GeGLU after them: each alone and all together.
 #[test]
 fn products_of_few_rows_with_norm_and_gate() {
     let (plain, centred) =
         (Some(RmsNorm::new(1e-3)), Some(RmsNorm { epsilon: 1e-3, is_zero_centered: true }));
     let forms = [
-        (plain, false, false),
-        (None, true, true),
-        (plain, true, true),
-        (plain, false, true),
-        (centred, false, false),
-        (centred, true, true),
+        (plain, false, None),
+        (None, true, Some(SILU)),
+        (plain, true, Some(SILU)),
+        (plain, false, Some(TANH)),
+        (centred, false, None),
+        (centred, true, Some(SILU)),
     ];
     for (types, forms) in [([F32, F32], &forms[..]), ([F16, F16], &forms[2..3]), ([Bf16, Int8], &forms[2..])]
     {
         for (form, (m, n, k)) in
             forms.iter().flat_map(|form| [(1, 34, 77), (4, 65, 260), (2, 5, 3)].map(|size| (form, size)))
         {
-            let name = format!("matmul of few rows {m}x{n}x{k} {types:?} norm, bias, gate {form:?}");
+            let (norm, bias, gates) = form;
+            let gate = gates.map(|gates| gates.0);
+            let name =
+                format!("matmul of few rows {m}x{n}x{k} {types:?} {norm:?}, bias {bias}, gate {gate:?}");
             check(&name, |case| fused_product(case, (m, n, k), types, *form));
         }
     }
@@ -122,8 +126,9 @@ fn fused_product(
     case: &mut Case,
     (m, n, k): (u32, u32, u32),
     [element, weights]: [Element; 2],
-    (norm, has_bias, is_gated): (Option<RmsNorm>, bool, bool),
+    (norm, has_bias, gates): (Option<RmsNorm>, bool, Option<Gates>),
 ) {
+    let is_gated = gates.is_some();
     let rows = if is_gated { gate_up_cols(n) } else { n };
     let (a, b) = (case.input(m, k, element), case.input(rows, k, weights));
     let (weight, bias) = (case.input(1, k, element), case.input(1, rows, element));
@@ -131,7 +136,7 @@ fn fused_product(
     let more = FewRows {
         norm: norm.map(|norm| (weight.tensor, norm)),
         bias: has_bias.then_some(bias.tensor),
-        is_gated,
+        gate: gates.map(|gates| gates.0),
     };
     matmul_of_few_rows(&mut case.rec, a.tensor, b.tensor, y, more);
     let x = match norm {
@@ -144,12 +149,12 @@ fn fused_product(
     let bias = has_bias.then_some(bias.values);
     let [m, all, k] = [m, rows, k].map(|size| size as usize);
     let product = reference::matmul::linear(&x, &b.values, bias.as_deref(), m, all, k);
-    let want = match is_gated {
-        true => {
+    let want = match gates {
+        Some((_, formula)) => {
             let [gate, up] = [0, all / 2].map(|first| columns(&product, rows, first..first + n as usize));
-            reference::swiglu::swiglu(&gate, &up)
+            reference::swiglu::gated(&gate, &up, formula)
         }
-        false => product,
+        None => product,
     };
     // The errors of gate and up are added, each of a sum over k and one for the norm.
     case.expect("y", y, want, allowed(element, 4 * k as u32));

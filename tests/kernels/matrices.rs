@@ -6,7 +6,7 @@ use crate::grouped::all_three;
 use crate::lab::{Case, allowed, check_matrices};
 use crate::matmul::{product, product_of};
 use crate::packed::columns;
-use crate::swiglu_products::forward;
+use crate::swiglu_products::{Gates, SILU, TANH, forward};
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::element::Element::{self, Bf16, F16, F32, Int8, Nf4};
 use gristmill::kernels::{Capabilities, Tier};
@@ -164,7 +164,8 @@ fn bias_residual_and_previous_contents() {
 #[test]
 pub fn gate_beside_up_of_all_factors() {
     for factors in FACTORS {
-        check_gated([70, 35, 95], factors, 64, &enough_for_all, Some([2, 2]));
+        check_gated([70, 35, 95], factors, 64, &enough_for_all, Some([2, 2]), SILU);
+        check_gated([70, 35, 95], factors, 64, &enough_for_all, Some([2, 2]), TANH);
     }
 }
 
@@ -172,7 +173,7 @@ pub fn gate_beside_up_of_all_factors() {
 fn gate_beside_up_in_tiles_of_every_size() {
     let sizes = [([200, 305, 70], [2, 2]), ([33, 500, 37], [1, 2]), ([1000, 30, 37], [2, 1])];
     for ((size, tile), factors) in pairs(sizes, [[Bf16, Nf4], [F16, F16], [F32, F32]]) {
-        check_gated(size, factors, 1, &enough_for_all, Some(tile));
+        check_gated(size, factors, 1, &enough_for_all, Some(tile), SILU);
     }
 }
 
@@ -181,7 +182,7 @@ fn gate_beside_up_in_tiles_of_every_size() {
 fn gate_beside_up_in_subgroups_of_another_size() {
     for (subgroup, factors) in pairs([4, 64], [[F16, F16], [Bf16, Nf4], [F32, F32]]) {
         let subgroup = |side| subgroup.max(if side == 8 { 4 } else { 32 });
-        check_gated([200, 305, 70], factors, 1, &subgroup, None);
+        check_gated([200, 305, 70], factors, 1, &subgroup, None, SILU);
     }
 }
 
@@ -193,17 +194,18 @@ fn check_gated(
     units: u32,
     subgroup: &dyn Fn(u32) -> u32,
     tile: Option<[u32; 2]>,
+    gates: Gates,
 ) {
     let matrices = format!("matrices of 8 in subgroups of {} for {units} units", subgroup(8));
     check_matrices(
-        &format!("{m}x{f}x{k} {factors:?} through SwiGLU by {matrices}"),
+        &format!("{m}x{f}x{k} {factors:?} through {:?} by {matrices}", gates.0),
         units,
         subgroup,
         &|case| {
             if let Some(tile) = tile {
                 uses_tiles(case, factors[0], Problem { layout: Layout::Nt, m, n: gate_up_cols(f), k }, tile);
             }
-            forward(case, (m, f, k), factors);
+            forward(case, (m, f, k), factors, gates);
         },
     );
 }

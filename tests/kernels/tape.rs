@@ -12,7 +12,7 @@ use gristmill::ops::latent_heads::{Angles, LatentHeads, LatentParts};
 use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::ops::rope_scaling::RopeScaling;
-use gristmill::ops::swiglu::gate_up_cols;
+use gristmill::ops::swiglu::{Gate, gate_up_cols};
 use gristmill::tape::{Parameter, Tape, Var};
 
 const N: u32 = 10;
@@ -280,8 +280,13 @@ fn gelu() {
 
 #[test]
 fn swiglu() {
-    for width in [12u32, 7] {
-        check(&format!("tape swiglu {width}"), |case| {
+    let gelu = (Gate::Gelu(Gelu::Tanh), reference::swiglu::Gate::Gelu(reference::gelu::Gelu::Tanh));
+    for (width, (gate_kind, formula)) in [
+        (12u32, (Gate::Silu, reference::swiglu::Gate::Silu)),
+        (7, (Gate::Silu, reference::swiglu::Gate::Silu)),
+        (7, gelu),
+    ] {
+        check(&format!("tape swiglu {gate_kind:?} {width}"), |case| {
             let [gate, up] = [0; 2].map(|_| (0..N * width).map(|_| case.normal()).collect::<Vec<f64>>());
             let x = case.input_of(&pack_gate_up(&gate, &up, width), N, gate_up_cols(width), F32);
             let [gate, up] = split_gate_up(&x.values, width);
@@ -290,10 +295,10 @@ fn swiglu() {
                 &x,
                 width,
                 8,
-                |tape, x, _| tape.swiglu(x, width),
+                |tape, x, _| tape.swiglu(x, width, gate_kind),
                 &[],
                 |dy| {
-                    let (d_gate, d_up) = reference::swiglu::swiglu_backward(&gate, &up, dy);
+                    let (d_gate, d_up) = reference::swiglu::gated_backward(&gate, &up, dy, formula);
                     (pack_gate_up(&d_gate, &d_up, width), vec![])
                 },
             );

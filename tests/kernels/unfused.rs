@@ -13,7 +13,7 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::permute::{self, CombineSaved, DropOrder, PlacementConfig, RowAllocation, Slots};
 use gristmill::ops::rope::{Rope, cos_sin_table, rope};
 use gristmill::ops::rope_scaling::RopeScaling;
-use gristmill::ops::swiglu::{gate_up_cols, swiglu};
+use gristmill::ops::swiglu::{Gate, gate_up_cols, swiglu};
 use gristmill::random::Philox;
 use gristmill::record::Tensor;
 
@@ -65,7 +65,7 @@ fn swiglu_in_two_passes() {
         let (rows, width) = (7, 256);
         let gate_up = inputs.normal(rows, gate_up_cols(width));
         let sides = [0; 2].map(|_| inputs.output(rows, width));
-        swiglu(&mut inputs.job.rec, gate_up, sides[0]);
+        swiglu(&mut inputs.job.rec, gate_up, sides[0], Gate::Silu);
         baselines::swiglu(&mut inputs.job.rec, gate_up, sides[1]);
         vec![sides]
     });

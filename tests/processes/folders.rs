@@ -1,4 +1,4 @@
-//! Small Hugging Face folders of nine families: evaluated and trained as transformers evaluates and trains them, whose
+//! Small Hugging Face folders of eleven families: evaluated and trained as transformers evaluates and trains them, whose
 //! losses `tests/transformers/folders.py` wrote.
 
 use crate::launch::{gristmill, run};
@@ -9,8 +9,19 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 9] =
-    ["llama", "mistral", "qwen3", "qwen3_moe", "deepseek_v3", "cwm", "smollm3", "ministral3", "gpt2"];
+const FAMILIES: [&str; 11] = [
+    "llama",
+    "mistral",
+    "qwen3",
+    "qwen3_moe",
+    "deepseek_v3",
+    "cwm",
+    "smollm3",
+    "ministral3",
+    "granite",
+    "gemma",
+    "gpt2",
+];
 const TEXT: &str = "tests/data/mill.txt";
 /// Bytes of a window, and windows of a step.
 const WINDOW: usize = 48;

@@ -2,7 +2,7 @@
 
 use gristmill::element::Element;
 use gristmill::model::config::{
-    Activation, DropOrder, Family, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig,
+    Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig,
     NormPlacement, Positions, QueryScaling, RopeScaling, TokenDispatch, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
@@ -21,7 +21,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 activation: reference_gelu(kind),
             }
         }
-        (Positions::Rotary | Positions::Alibi, Activation::SwiGlu) => reference::gpt::Architecture::Llama,
+        (Positions::Rotary | Positions::Alibi, Activation::Gated(_)) => reference::gpt::Architecture::Llama,
         other => panic!("the reference has no model of {other:?}"),
     };
     reference::gpt::Shape {
@@ -32,6 +32,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         num_heads: model.num_heads,
         num_kv_heads: model.num_kv_heads,
         head_dim: model.head_dim,
+        gate: reference_gate(model.activation.gate().unwrap_or_default()),
         intermediate_size: model.intermediate_size,
         norm_eps: model.norm_eps,
         rope: reference_rope(model, &model.layer),
@@ -135,10 +136,17 @@ fn reference_gelu(kind: Gelu) -> reference::gelu::Gelu {
     }
 }
 
+fn reference_gate(gate: Gate) -> reference::swiglu::Gate {
+    match gate {
+        Gate::Silu => reference::swiglu::Gate::Silu,
+        Gate::Gelu(kind) => reference::swiglu::Gate::Gelu(reference_gelu(kind)),
+    }
+}
+
 /// The network of the experts, with biases where it has no gate.
 fn reference_network(model: &ModelConfig) -> reference::mixture::Network {
     match model.activation {
-        Activation::SwiGlu => reference::mixture::Network::Gated,
+        Activation::Gated(gate) => reference::mixture::Network::Gated(reference_gate(gate)),
         Activation::Gelu(kind) => reference::mixture::Network::Gelu {
             activation: reference_gelu(kind),
             names: match model.family {

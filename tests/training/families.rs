@@ -59,6 +59,23 @@ fn pangu_alpha_follows_the_reference() {
     follows("pangu-alpha", "dialect/pangualpha.yaml", &keys.each_ref().map(String::as_str));
 }
 
+/// GeGLU by tanh, in a model like Gemma, and by the error function, in experts beside a shared one.
+#[test]
+fn gates_of_gelu_follow_the_reference() {
+    let gemma = "hidden_act: gelu_new, layernorm_zero_centered_gamma: True, embedding_multiplier: 6.93, \
+                 tie_word_embeddings: True, n_kv_heads: 1";
+    let gemma = || Setup::new("gemma", gemma);
+    follows_the_reference(&gemma(), compared_steps());
+    follows_the_reference(&gemma().with(&["--context.tier=portable"]), 4);
+    let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1";
+    follows_the_reference(&Setup::experts("gelu of experts", routing, "hidden_act: gelu_exact"), 4);
+    let kinds =
+        ["float16", "bfloat16"].map(|compute| format!("--model.model_config.compute_dtype={compute}"));
+    for compute in kinds {
+        follows_the_reference(&gemma().with(&[&compute, "--runner_wrapper.scale_sense=1024"]), 4);
+    }
+}
+
 /// With a tied head and biases of all layers; adapters of what is added; experts beside a shared one, and tokens further
 /// ahead.
 #[test]

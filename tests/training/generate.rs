@@ -104,7 +104,7 @@ fn write_as_the_reference(setups: impl IntoIterator<Item = Setup>) {
 fn rotated_models_write_as_the_reference() {
     writes_as_alone_and_as_the_reference(&trained_model(Setup::new("llama", "")), &Tier::EVERYWHERE);
     let qwen = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True";
-    let factors = Setup::new("factors", FACTORS);
+    let factors = Setup::new("factors", &format!("{FACTORS}, hidden_act: gelu_new"));
     write_as_the_reference([Setup::new("qwen", qwen), Setup::new("window", "sliding_window: 7"), factors]);
     let layers = [
         Setup::of_layers("layers", ""),

@@ -2,7 +2,7 @@
 
     python tests/transformers/folders.py
 
-Random models of nine families, saved by `save_pretrained`; losses.json has of each the loss of tests/data/mill.txt by windows of WINDOW
+Random models of eleven families, saved by `save_pretrained`; losses.json has of each the loss of tests/data/mill.txt by windows of WINDOW
 bytes, each after the byte before it and the first after a line feed, in float64, and the losses of five steps of AdamW on the first
 BATCH of them, in float32. tests/processes/folders.rs compares gristmill's with them. Two more have a tokenizer, a chat template and
 weights in bfloat16, one of them in two files: tests/processes/conversations.rs takes them from conversations to merged weights. Needs
@@ -33,6 +33,11 @@ FAMILIES = {
     "cwm": ("cwm", {"sliding_window": 7, "rope_parameters": shapes.LLAMA3}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 7, **shapes.ROPE}),
     "ministral3": ("ministral3", {"rope_parameters": shapes.GROWING}),
+    "granite": (
+        "granite",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0, "attention_bias": True, **shapes.ROPE},
+    ),
+    "gemma": ("gemma", shapes.ROPE),
     "gpt2": ("gpt2", {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
 }
 CONVERSING = {

@@ -6,7 +6,7 @@
 Needs torch, transformers and peft; CI does not run it. It trains small models with adapters in a temporary folder, on
 tests/data/mill.txt: a Llama with all linear layers adapted, one with some (rank 3, interleaved heads, one layer
 excluded), and a GPT-2; and models that start from a folder of transformers: a Phi-3, of whose modules two are fused, an
-ERNIE 4.5, whose heads rotate in pairs, a SmolLM3 and a CWM, whose layers differ, a Ministral 3, a Llava, whose language
+ERNIE 4.5, whose heads rotate in pairs, a SmolLM3 and a CWM, whose layers differ, a Ministral 3, a Granite, a Gemma, a Llava, whose language
 model is inside another, and a Qwen2 and a GPT-2 of which more trains than adapters. Of these the adapter that
 `gristmill export` writes is opened on that folder.
 For each it compares:
@@ -78,6 +78,9 @@ FOLDERS = {
         {"rope_parameters": shapes.GROWING | {"original_max_position_embeddings": 8}},
         "lora_rank: 4, target_modules: '.*wq|.*wk'",
     ),
+    # Factors of what adapters add to, and a gate by GELU under norms that multiply by 1 + w.
+    "granite": ("granite", {"residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0, **shapes.ROPE}, "lora_rank: 3, target_modules: '.*_proj'"),
+    "gemma": ("gemma", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
     "llava": ("llava", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
     # Whole modules, the bias of one whose matrix is frozen, and a matrix that is adapted too.
     "beside": (

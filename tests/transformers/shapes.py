@@ -95,7 +95,8 @@ SHAPES = {
     "llama, dynamic within its length": ("llama", {"rope_parameters": DYNAMIC}, "equal"),
     "llama, dynamic beyond its length": ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 32}, "refused"),
     "llama with a rotating share": ("llama", {"rope_parameters": ROPE["rope_parameters"] | {"partial_rotary_factor": 0.5}}, "refused"),
-    "llama with gelu": ("llama", {"hidden_act": "gelu", **ROPE}, "refused"),
+    "llama with gelu": ("llama", {"hidden_act": "gelu", **ROPE}, "equal"),
+    "mixtral with gelu": ("mixtral", {"hidden_act": "gelu_pytorch_tanh", **ROPE}, "equal"),
     "mistral": ("mistral", {"sliding_window": 7, **ROPE}, "equal"),
     "mistral without a window": ("mistral", {"sliding_window": None, **ROPE}, "equal"),
     "mistral with a long window": ("mistral", {"sliding_window": 4096, **ROPE}, "equal"),
@@ -157,10 +158,23 @@ SHAPES = {
         "equal",
     ),
     "smollm3 that rotates in all layers": ("smollm3", {"no_rope_layers": [1, 1, 1], **ROPE}, "equal"),
-    "granite": ("granite", {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0, **ROPE}, "refused"),
+    "granite": ("granite", {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0, **ROPE}, "equal"),
+    "granite with biases and a tied head": (
+        "granite",
+        {"attention_multiplier": 0.3, "residual_multiplier": 0.5, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, **ROPE},
+        "equal",
+    ),
     "granite without factors": ("granite", {"attention_multiplier": 0.25, **ROPE}, "equal"),
     "hyperclovax": ("hyperclovax", ROPE, "refused"),
     "hyperclovax without further norms": ("hyperclovax", {"use_post_norm": False, **ROPE}, "equal"),
+    "hyperclovax with factors": (
+        "hyperclovax",
+        {"use_post_norm": False, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 0.25, **ROPE},
+        "equal",
+    ),
+    "gemma": ("gemma", ROPE, "equal"),
+    "gemma with biases and a head of its own": ("gemma", {"attention_bias": True, "tie_word_embeddings": False, **ROPE}, "equal"),
+    "gemma by the error function": ("gemma", {"hidden_act": "gelu_python", **ROPE}, "equal"),
     "minicpm3": ("minicpm3", LATENT, "refused"),
     "gpt2": ("gpt2", {}, "equal"),
     "gpt2 of a plain width": ("gpt2", {"n_inner": None, "activation_function": "gelu"}, "equal"),
@@ -252,7 +266,7 @@ def make(kind, keys, folder):
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             is_scale = tensor.dim() == 1 and name.endswith("weight")
-            if tensor.dtype.is_floating_point and "inv_freq" not in name:
+            if tensor.dtype.is_floating_point and "inv_freq" not in name and "embed_scale" not in name:
                 noise = torch.randn_like(tensor)
                 tensor.copy_(1 + 0.3 * noise if is_scale else 0.15 * noise)
     model.save_pretrained(folder)
@@ -389,7 +403,7 @@ def changed(value):
         return {key: inner if isinstance(inner, str) else changed(inner) for key, inner in value.items()}
     if isinstance(value, list) and value:
         return value[1:] + value[:1]
-    return {"silu": "gelu", "gelu": "silu", "gelu_new": "gelu"}.get(value) if isinstance(value, str) else None
+    return {"silu": "gelu", "gelu": "silu", "gelu_new": "gelu", "gelu_pytorch_tanh": "silu"}.get(value) if isinstance(value, str) else None
 
 
 # Names, types, versions and a token, which say nothing of what is computed.

@@ -15,7 +15,7 @@ use gristmill::ops::grouped_matmul::{
 };
 use gristmill::ops::hot_copies::{self, HomeRange};
 use gristmill::ops::hot_experts::{HotLast, HotSteps, hot_experts};
-use gristmill::ops::matmul::{Activated, Epilogue, Layout, matmul};
+use gristmill::ops::matmul::{Activated, Epilogue, FEW_ROWS, FewRows, Layout, matmul, matmul_of_few_rows};
 use gristmill::ops::muon::{Block, DividedMatrix, Matrix, Muon, muon_in_turns};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
 use gristmill::ops::rounding::Rounding;
@@ -25,7 +25,7 @@ use gristmill::ops::route::{
 use gristmill::ops::row_gate;
 use gristmill::ops::spread::local_offsets;
 use gristmill::ops::step_state::{LossState, StepState};
-use gristmill::ops::swiglu::gate_up_cols;
+use gristmill::ops::swiglu::{Gate, gate_up_cols, swiglu, swiglu_backward};
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::work_list::WorkList;
 use gristmill::ops::zero::zero;
@@ -256,8 +256,11 @@ pub fn products_through_gelu(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Products with SwiGLU in their epilogue: in tiles without pairs of columns, of few rows, in the tiles with them, and
-/// in parts.
+const GATES: [Gate; 4] =
+    [Gate::Silu, Gate::Gelu(Gelu::Tanh), Gate::Gelu(Gelu::Exact), Gate::Gelu(Gelu::Fast)];
+
+/// Products with SwiGLU or GeGLU in their epilogue: in tiles without pairs of columns, of few rows, in the tiles with
+/// them, and in parts; and GeGLU alone, and after products of few rows.
 pub fn products_through_swiglu(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("products through SwiGLU", capabilities);
     for element in [F32, Element::F16, Element::Bf16] {
@@ -273,11 +276,21 @@ pub fn products_through_swiglu(capabilities: Capabilities) -> Vec<Dispatch> {
                 [None, Some(bias)].into_iter().zip([element; 2]).chain(weights.map(|w| (None, w)))
             {
                 let w = rec.tensor("w", packed, inner, weight);
-                let activated = Some(Activated::Swiglu(value));
-                matmul(&mut rec, Layout::Nt, x, w, y, Epilogue { bias, activated, ..Default::default() });
-                let w = rec.tensor("w", inner, width, weight);
-                let activated = Some(Activated::SwigluSlopes(y));
-                matmul(&mut rec, Layout::Nn, dx, w, dy, Epilogue { activated, ..Default::default() });
+                let of_dx = rec.tensor("w", inner, width, weight);
+                for gate in GATES {
+                    let activated = Some(Activated::Swiglu(gate, value));
+                    matmul(&mut rec, Layout::Nt, x, w, y, Epilogue { bias, activated, ..Default::default() });
+                    let activated = Some(Activated::SwigluSlopes(gate, y));
+                    matmul(&mut rec, Layout::Nn, dx, of_dx, dy, Epilogue { activated, ..Default::default() });
+                    if rows <= FEW_ROWS {
+                        let more = FewRows { norm: None, bias, gate: Some(gate) };
+                        matmul_of_few_rows(&mut rec, x, w, value, more);
+                    }
+                }
+            }
+            for gate in GATES {
+                swiglu(&mut rec, y, value, gate);
+                swiglu_backward(&mut rec, y, value, dy, gate);
             }
         }
     }
@@ -308,7 +321,7 @@ pub fn scaled_launches(capabilities: Capabilities) -> Vec<Dispatch> {
                 }
                 let [gate_up, d_gate_up] =
                     [0; 2].map(|_| rec.tensor("gate_up", rows, gate_up_cols(inner), element));
-                let activated = Some(Activated::SwigluSlopes(gate_up));
+                let activated = Some(Activated::SwigluSlopes(Gate::Silu, gate_up));
                 matmul(&mut rec, Layout::Nn, y, w, d_gate_up, Epilogue { activated, ..alone });
                 for kind in [Gelu::Tanh, Gelu::Exact, Gelu::Fast] {
                     let activated = Some(Activated::Slope(kind, x));

@@ -60,10 +60,12 @@ conditions! {
     F32 = "f32",
     /// GELU by the logistic function.
     Fast = "fast",
-    /// A product's result is silu(gate) · up.
+    /// A product's result is the activated gate times up.
     Gated = "gated",
     /// A product also writes GELU of its result.
     Gelu = "gelu",
+    /// The activation of a gate is GELU instead of SiLU.
+    GeluGate = "gelu_gate",
     /// A product multiplies its result by the slope of GELU.
     GeluSlope = "gelu_slope",
     /// The kernel computes a gradient: of parameters, which is f32 whatever the elements are, of a head, or of gates.
@@ -119,9 +121,9 @@ conditions! {
     Split = "split",
     /// Rotary pairs do not lie in whole groups of 4 elements.
     Straddling = "straddling",
-    /// A product that computes packed gate and up also writes silu(gate) · up.
+    /// A product that computes packed gate and up also writes the activated gate times up.
     Swiglu = "swiglu",
-    /// A product that computes the gradient of silu(gate) · up turns it into the gradients of gate and up.
+    /// A product that computes the gradient of the activated gate times up turns it into the gradients of gate and up.
     SwigluSlopes = "swiglu_slopes",
     /// The right factor of a product is loaded 64 bits at a time.
     Wide = "wide",

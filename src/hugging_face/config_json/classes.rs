@@ -11,8 +11,8 @@
 //!   says itself;
 //! - `defaults`: its keys and their defaults;
 //! - `facts`: what it computes, by our key that decides the same. A text is the key of the class, or several keys
-//!   between bars, of which the first that is written counts; a final `/2` halves the value, and `1/` before them is the
-//!   value's reciprocal. A text after `=` is a word that the class always has, and anything else is a value that it
+//!   between bars, of which the first that is written counts; a final `/2` halves the value, `√` before them is its root,
+//!   and `1/` the reciprocal. A text after `=` is a word that the class always has, and anything else is a value that it
 //!   always has;
 //! - `windows`: which layers have a sliding window, and `rotates_in_windows`: whether these alone rotate. Where the
 //!   default of `rope_parameters` has an entry for each kind of layers, those with a window rotate by parameters of
@@ -187,13 +187,15 @@ impl Class {
 pub(in crate::hugging_face) fn keys_of(fact: &Value) -> Option<&str> {
     let keys = fact.as_str().filter(|keys| !keys.starts_with('='))?;
     let keys = keys.strip_suffix(HALVED).unwrap_or(keys);
-    Some(keys.strip_prefix(RECIPROCAL).unwrap_or(keys))
+    let keys = keys.strip_prefix(RECIPROCAL).unwrap_or(keys);
+    Some(keys.strip_prefix(ROOT).unwrap_or(keys))
 }
 
-/// What `said` makes of the value of its keys; [`value_of_keys`] is the way back.
+/// What `said` makes of the value of its keys; `None`: the value itself. [`value_of_keys`] is the way back.
 fn value_of_fact(said: &str, value: f64) -> Option<f64> {
     match said {
         _ if said.ends_with(HALVED) => Some(value / 2.0),
+        _ if said.starts_with(ROOT) => Some(value.sqrt()),
         _ if said.starts_with(RECIPROCAL) => Some(1.0 / value),
         _ => None,
     }
@@ -204,6 +206,7 @@ pub(in crate::hugging_face) fn value_of_keys(said: &Value, fact: Value) -> Value
     let said = said.as_str().unwrap_or_default();
     let value = fact.as_f64().and_then(|value| match said {
         _ if said.ends_with(HALVED) => Some(2.0 * value),
+        _ if said.starts_with(ROOT) => Some(value * value),
         _ if said.starts_with(RECIPROCAL) => Some(1.0 / value),
         _ => None,
     });
@@ -216,6 +219,8 @@ pub(in crate::hugging_face) const FULL: &str = "full_attention";
 
 /// The suffix of keys of whose value half counts.
 const HALVED: &str = "/2";
+/// The prefix of keys of whose value the root counts.
+const ROOT: &str = "√";
 /// The prefix of keys of whose value the reciprocal counts.
 const RECIPROCAL: &str = "1/";
 
@@ -294,7 +299,12 @@ impl<'a> Reading<'a> {
         let facts = self.class.facts.iter().map(|(fact, said)| {
             let fixed = |value| Fact { key: fact.clone(), value };
             let said = match (keys_of(said), said) {
-                (Some(keys), said) => self.fact(keys, said.as_str().unwrap_or_default()),
+                (Some(keys), said) => {
+                    let said = said.as_str().unwrap_or_default();
+                    let made = self.fact(keys, said);
+                    // A root is another thing than its square, which the file says.
+                    if said.starts_with(ROOT) { fixed(made.value) } else { made }
+                }
                 (None, Value::String(word)) => fixed(word[1..].into()),
                 (None, value) => fixed(value.clone()),
             };

@@ -4,7 +4,7 @@ use super::classes::always_here;
 use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{
-    Activation, Family, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, NormPlacement, Score,
+    Activation, Family, Gate, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, NormPlacement, Score,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -127,10 +127,10 @@ pub(in crate::hugging_face) fn norm_placement(placement: NormPlacement) -> &'sta
 
 fn activation(activation: Activation) -> &'static str {
     match activation {
-        Activation::SwiGlu => "silu",
-        Activation::Gelu(Gelu::Tanh) => "gelu_new",
-        Activation::Gelu(Gelu::Exact) => "gelu_exact",
-        Activation::Gelu(Gelu::Fast) => "fast_gelu",
+        Activation::Gated(Gate::Silu) => "silu",
+        Activation::Gated(Gate::Gelu(Gelu::Tanh)) | Activation::Gelu(Gelu::Tanh) => "gelu_new",
+        Activation::Gated(Gate::Gelu(Gelu::Exact)) | Activation::Gelu(Gelu::Exact) => "gelu_exact",
+        Activation::Gated(Gate::Gelu(Gelu::Fast)) | Activation::Gelu(Gelu::Fast) => "fast_gelu",
     }
 }
 

@@ -3,7 +3,9 @@ mod published;
 
 use super::*;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
-use crate::model::config::{Factors, Family, Llama3, QueryScaling, RopeScaling, Sizes, Yarn};
+use crate::model::config::{
+    Activation, Factors, Family, Gate, Gelu, Llama3, QueryScaling, RopeScaling, Sizes, Yarn,
+};
 use exported::mixture;
 use serde_json::json;
 
@@ -345,6 +347,33 @@ fn factors_are_those_of_the_file() {
     );
     equal(&config("hyperclovax", json!({"use_post_norm": false})), &llama());
     refused(&config("hyperclovax", json!({})), &llama(), &["`use_post_norm` is True by default"]);
+}
+
+/// Norms, activation and factor of Gemma; its first files say `gelu`.
+#[test]
+fn a_gemma_is_a_llama_with_other_parts() {
+    let activation = Activation::Gated(Gate::Gelu(Gelu::Tanh));
+    let factors = Factors { embedding: Some(4.0), ..Factors::default() };
+    let model = ModelConfig { zero_centered_norms: true, activation, factors, ..llama() };
+    let gemma = |keys: Value| {
+        let mut config = config("gemma", json!({"tie_word_embeddings": false}));
+        keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    equal(&gemma(json!({})), &model);
+    equal(&gemma(json!({"hidden_act": "gelu", "use_bidirectional_attention": false})), &model);
+    refused(&gemma(json!({"hidden_act": "silu"})), &model, &["`hidden_act` is silu in `gemma`"]);
+    refused(
+        &gemma(json!({"use_bidirectional_attention": true})),
+        &model,
+        &["`use_bidirectional_attention: True` is"],
+    );
+    let starts = [
+        "`embedding_multiplier` is 4.0 always in `gemma`, and this run has none",
+        "`hidden_act` is gelu_new by default in",
+        "`layernorm_zero_centered_gamma` is True always in `gemma`",
+    ];
+    refused(&gemma(json!({})), &llama(), &starts);
 }
 
 #[test]

@@ -51,6 +51,10 @@ pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -
         }
     }
     if let Some(Fact { value: Value::String(word), .. }) = facts.get_mut("hidden_act") {
+        // Gemma's first files say `gelu` and mean the form by tanh.
+        if reading.class.name == "gemma" && word == "gelu" {
+            *word = "gelu_new".to_string();
+        }
         let ours = ACTIVATIONS.iter().find(|(theirs, _)| theirs == word);
         *word = ours.map_or(word.clone(), |(_, ours)| (*ours).to_string());
     }

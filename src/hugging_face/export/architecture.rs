@@ -14,6 +14,7 @@
 //! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
 //! | is a GLM with norms before and after sublayers | `Glm4ForCausalLM` | no window |
 //! | is dense and has norms after sublayers alone | `Exaone4ForCausalLM` | QK-norm, no biases; where some layers have a window, the others do not rotate, otherwise all do |
+//! | is dense and its norms multiply by 1 + w | `GemmaForCausalLM`, also with biases in all of attention | the gate's activation is GELU or SiLU, the factor of the embedding is the root of `hidden_size`, and there is no other; no window, no QK-norm, whole heads rotate |
 //! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | has queries that grow with their position | `Ministral3ForCausalLM` | no biases, no QK-norm, a window in all layers or in none |
@@ -61,6 +62,7 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
     match (model.qk_norm, model.qkv_bias, windows) {
         _ if model.norm_placement == NormPlacement::After => "exaone4",
+        _ if model.zero_centered_norms => "gemma",
         _ if has_factors(model) => "granite",
         _ if rotates_a_part(model) => "glm4_moe",
         _ if has_growing_queries(model) => "ministral3",
@@ -115,8 +117,12 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "norms in these places",
         ),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
-        (matches!(name, "ministral3" | "granite") && model.qk_norm, "QK-norm"),
-        (name != "granite" && has_factors(model), "factors of activations"),
+        (matches!(name, "ministral3" | "granite" | "gemma") && model.qk_norm, "QK-norm"),
+        (!matches!(name, "granite" | "gemma") && has_factors(model), "factors of activations"),
+        (
+            name == "gemma" && !has_factor_of_gemma(model),
+            "other factors than the root of hidden_size, of the embedding",
+        ),
         (
             !class.rotates_by_kind() && model.rotaries().len() > 1,
             "rotation of their own in layers with a window",
@@ -132,7 +138,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
         (name == "gpt_bigcode" && model.num_kv_heads != 1, "number of key and value heads but one"),
         (name == "bloom" && is_wide, "feed-forward network of this width"),
-        (model.zero_centered_norms, "norms that multiply by 1 + w"),
+        (name != "gemma" && model.zero_centered_norms, "norms that multiply by 1 + w"),
         (model.score_cap.is_some(), "soft cap of attention scores"),
         (model.logit_cap.is_some(), "soft cap of logits"),
         (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
@@ -161,13 +167,13 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     let [all_of_attention, all_of_mlp] = match class {
         "llama" | "granite" | "smollm3" => [model.qkv_bias, all_of_mlp],
         "cwm" => [false, all_of_mlp],
-        "qwen3" => [model.qkv_bias, false],
+        "qwen3" | "gemma" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
         "ernie4_5" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
         _ => [false, false],
     };
     let of_all_or_none = class == "ernie4_5" && !all_of_mlp;
-    let of_attention_or_none = matches!(class, "granite" | "smollm3") && !model.output_bias;
+    let of_attention_or_none = matches!(class, "granite" | "gemma" | "smollm3") && !model.output_bias;
     let has_no_qkv =
         matches!(class, "phi3" | "ministral3" | "exaone4") || of_all_or_none || of_attention_or_none;
     [
@@ -221,6 +227,13 @@ fn rotates_a_part(model: &ModelConfig) -> bool {
 
 fn has_factors(model: &ModelConfig) -> bool {
     model.factors != Factors::default()
+}
+
+/// Whether the embedding is multiplied by the root of its width, and nothing else by anything.
+fn has_factor_of_gemma(model: &ModelConfig) -> bool {
+    let root = (model.hidden_size as f64).sqrt();
+    let is_root = model.factors.embedding.is_some_and(|factor| (factor / root - 1.0).abs() < 1e-6);
+    is_root && Factors { embedding: None, ..model.factors } == Factors::default()
 }
 
 fn has_growing_queries(model: &ModelConfig) -> bool {

@@ -1,7 +1,7 @@
 pub(in crate::hugging_face) mod mixture;
 
 use super::*;
-use crate::model::config::{Activation, Factors, Gelu, LatentAttention, Positions, Sizes};
+use crate::model::config::{Activation, Factors, Gate, Gelu, LatentAttention, Positions, Sizes};
 
 fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
     let hidden_size = num_heads * head_dim;
@@ -89,6 +89,17 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     expect(granite(with(false, true, Some(4))), "GraniteForCausalLM", Some("no sliding window, no QK-norm"));
     let of_phi3 = ModelConfig { family: Family::Phi3, ..granite(plain.clone()) };
     expect(of_phi3, "Phi3ForCausalLM", Some("no factors of activations"));
+    let gemma = |model: ModelConfig| ModelConfig {
+        zero_centered_norms: true,
+        activation: Activation::Gated(Gate::Gelu(Gelu::Tanh)),
+        factors: Factors { embedding: Some(4.0), ..Factors::default() },
+        ..model
+    };
+    expect(gemma(plain.clone()), "GemmaForCausalLM", None);
+    expect(gemma(with(false, true, None)), "GemmaForCausalLM", Some("no QK-norm"));
+    let root = "no other factors than the root of hidden_size, of the embedding";
+    let other = ModelConfig { factors: Factors::default(), ..gemma(plain.clone()) };
+    expect(other, "GemmaForCausalLM", Some(root));
     // Files hold interleaved heads as halves.
     expect(in_pairs(plain.clone()), "LlamaForCausalLM", None);
     let biased = |[qkv_bias, output_bias, gate_up_bias, down_bias]: [bool; 4]| ModelConfig {

@@ -1,6 +1,6 @@
 //! The resolved configuration of a mixture of experts.
 
-use super::{Activation, ModelConfig, NormPlacement};
+use super::{Activation, Gate, ModelConfig, NormPlacement};
 use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
 use crate::ops::route::{RouterConfig, Score};
 use std::ops::Range;
@@ -148,9 +148,14 @@ impl ModelConfig {
     /// none if there is a gate.
     pub(crate) fn expert_biases(&self) -> [bool; 2] {
         match self.activation {
-            Activation::SwiGlu => [false; 2],
+            Activation::Gated(_) => [false; 2],
             Activation::Gelu(_) => [self.gate_up_bias, self.down_bias],
         }
+    }
+
+    /// The activation of the shared expert's gate, that of dense layers where these have one.
+    pub(crate) fn shared_gate(&self) -> Gate {
+        self.activation.gate().unwrap_or_default()
     }
 
     /// Whether Mixtral's architecture computes this model: softmax scores, normalised gates, the same experts in every

@@ -100,7 +100,7 @@ impl<P> DenseFeedForward<P> {
         let (width, inner) = (config.hidden_size, config.intermediate_size);
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let gate_up = match config.activation {
-            Activation::SwiGlu => {
+            Activation::Gated(_) => {
                 let names = names.gate_up.iter().copied();
                 StackedRows::aligned(names, &[inner; 2], GATE_UP_ALIGNMENT).divided(&[inner; 2])
             }
@@ -171,7 +171,8 @@ impl<P> Shared<P> {
         let (config, inner) = (layer.config, shared.intermediate_size);
         let (width, std, residual_std) = (config.hidden_size, config.init_std, config.residual_init_std());
         let shared_names = [names::shared_expert(&shared).into()];
-        let [gate_up, down] = stacked(&shared_names, &names::GATED, Activation::SwiGlu, inner, width);
+        let [gate_up, down] =
+            stacked(&shared_names, &names::GATED, Activation::Gated(config.shared_gate()), inner, width);
         let gate = StackedRows::new([names::SHARED_GATE], &[1]).repeated();
         Self {
             w_gate_up: layer.matrix(Role::Matrix, "feed_forward.shared.w_gate_up", &gate_up, width, std),
@@ -196,7 +197,7 @@ fn stacked(
     let down = networks.iter().map(|name| format!("{name}.{}", names.down));
     let inners = vec![inner; names.gate_up.len() * networks.len()];
     let alignment = match activation {
-        Activation::SwiGlu => GATE_UP_ALIGNMENT,
+        Activation::Gated(_) => GATE_UP_ALIGNMENT,
         Activation::Gelu(_) => 1,
     };
     [

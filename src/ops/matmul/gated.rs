@@ -1,11 +1,11 @@
-//! Products that yield gate and up, together with their SwiGLU.
+//! Products that yield gate and up, together with their SwiGLU or GeGLU.
 
 use super::{Epilogue, Layout, Params, Plan, factors, matmul};
 use crate::element::stride_of;
-use crate::ops::swiglu::swiglu;
+use crate::ops::swiglu::{Gate, swiglu};
 use crate::record::{Recorder, Tensor};
 
-/// Records the product of `a` and `b` to `y`, gate and up, and its silu(gate) · up to `value`. One kernel does both if
+/// Records the product of `a` and `b` to `y`, gate and up, and its activation(gate) · up to `value`. One kernel does both if
 /// sums are not split and an invocation or a subgroup has columns of both, as in the wide tiles of GPUs and in all by
 /// matrices.
 pub(super) fn matmul_with_swiglu(
@@ -13,13 +13,14 @@ pub(super) fn matmul_with_swiglu(
     layout: Layout,
     plan: Plan,
     [a, b, y, value]: [Tensor; 4],
+    gate: Gate,
     epilogue: Epilogue,
     params: Params,
 ) {
     let pairs = pairs(&plan, params.k).filter(|_| layout == Layout::Nt);
     let Some(pairs) = pairs else {
         matmul(rec, layout, a, b, y, Epilogue { activated: None, ..epilogue });
-        return swiglu(rec, y, value);
+        return swiglu(rec, y, value, gate);
     };
     let params = Params {
         n: value.cols,

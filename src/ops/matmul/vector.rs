@@ -5,6 +5,7 @@ use crate::element::{Element, stride_of};
 use crate::kernels::{Capabilities, Condition, Kernel, Tier};
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::sharing;
+use crate::ops::swiglu::Gate;
 use crate::record::{Recorder, Tensor};
 
 /// Most rows: more rows would need more sums than there are registers, and reuse weights enough to be worth a tile.
@@ -20,16 +21,17 @@ pub struct FewRows {
     pub norm: Option<(Tensor, RmsNorm)>,
     /// Bias, added to every row of the product.
     pub bias: Option<Tensor>,
-    /// Whether the right factor is packed as [`gate_up_cols`](crate::ops::swiglu::gate_up_cols) describes, and the
-    /// result is silu(gate) · up.
-    pub is_gated: bool,
+    /// The activation of the gate, if the right factor is packed as [`gate_up_cols`](crate::ops::swiglu::gate_up_cols)
+    /// describes and the result is activation(gate) · up.
+    pub gate: Option<Gate>,
 }
 
-/// y (M, N) = norm(a) (M, K) · b (N, K)ᵀ + bias, or silu(gate) · up of it, for up to [`FEW_ROWS`] rows. Only y is
+/// y (M, N) = norm(a) (M, K) · b (N, K)ᵀ + bias, or activation(gate) · up of it, for up to [`FEW_ROWS`] rows. Only y is
 /// rounded to 16-bit storage.
 #[track_caller]
 pub fn matmul_of_few_rows(rec: &mut Recorder, a: Tensor, b: Tensor, y: Tensor, more: FewRows) {
-    let FewRows { norm, bias, is_gated } = more;
+    let FewRows { norm, bias, gate } = more;
+    let is_gated = gate.is_some();
     let (m, n, k) = (a.rows, y.cols, a.cols);
     let b_rows = if is_gated { 2 * stride_of(n) } else { n };
     assert!(
@@ -48,6 +50,7 @@ pub fn matmul_of_few_rows(rec: &mut Recorder, a: Tensor, b: Tensor, y: Tensor, m
         .condition(Condition::Normed, norm.is_some())
         .condition(Condition::ZeroCentered, norm.is_some_and(|(_, norm)| norm.is_zero_centered))
         .condition(Condition::Gated, is_gated);
+    let kernel = gate.unwrap_or_default().of(kernel);
     let params = Params {
         up_start: stride_of(n),
         epsilon: norm.map_or(0.0, |(_, norm)| norm.epsilon),

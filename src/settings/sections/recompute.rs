@@ -4,7 +4,7 @@
 use super::model::Model;
 use super::moe::Moe;
 use super::parallel::{self, Distribution};
-use crate::model::config::{Activation, Feature, Operator, Recomputed};
+use crate::model::config::{Feature, Operator, Recomputed};
 use crate::ranks::RankLayout;
 use crate::settings::engine::*;
 
@@ -152,7 +152,7 @@ impl LayerFeatures<'_> {
 
     /// Whether the activation of feed-forward networks is a product with a gate.
     pub fn has_gate(&self) -> bool {
-        self.model.config.activation == Activation::SwiGlu
+        self.model.config.activation.gate().is_some()
     }
 
     /// The operators of `layer`.

@@ -18,6 +18,7 @@ use super::query_scaling::QueryScaling;
 use super::rope::Rope;
 use super::soft_cap::soft_capped;
 use super::storage::Storage;
+use super::swiglu::Gate;
 use super::variant::Variant;
 use super::vector::{add, assert_len, rows_of, scaled};
 
@@ -41,6 +42,8 @@ pub struct Shape {
     pub num_kv_heads: usize,
     /// Elements of a head; `num_heads · head_dim` may differ from `hidden_size`.
     pub head_dim: usize,
+    /// Activation of the gate of Llama's dense feed-forward networks.
+    pub gate: Gate,
     /// Width of the feed-forward network.
     pub intermediate_size: usize,
     /// ε of the norms, added to the mean square or variance before the root.
@@ -88,7 +91,7 @@ pub struct Layer {
 /// The kind of layers, and their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// RMSNorm, rotary positions, SwiGLU; no biases except those of `biases`.
+    /// RMSNorm, rotary positions, a gated feed-forward network; no biases except those of `biases`.
     Llama,
     /// LayerNorm, learned positions, GELU, a bias on every linear layer.
     Gpt2 {

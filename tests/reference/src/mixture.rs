@@ -13,6 +13,7 @@ mod layer;
 mod slots;
 
 use crate::gelu::Gelu;
+use crate::swiglu::Gate;
 
 pub use choice::{Choices, choose};
 pub use layer::{Layer, Visit};
@@ -52,8 +53,8 @@ pub struct Mixture {
 /// The network of an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// down_proj(silu(gate_proj·x)·up_proj·x).
-    Gated,
+    /// down_proj(activation(gate_proj·x)·up_proj·x).
+    Gated(Gate),
     /// W·gelu(V·x + v) + w, as in GPT-2.
     Gelu {
         /// The activation.
@@ -191,7 +192,7 @@ impl Mixture {
         let inner = self.intermediate_size;
         for path in (0..self.experts).map(|expert| format!("experts.{expert}")) {
             match self.network {
-                Network::Gated => list.extend(gated(&path, inner)),
+                Network::Gated(_) => list.extend(gated(&path, inner)),
                 Network::Gelu { names: [up, down], .. } => list.extend([
                     (format!("{path}.{up}.weight"), inner * hidden),
                     (format!("{path}.{up}.bias"), inner),

@@ -1,6 +1,34 @@
-//! The gated activation of Llama's feed-forward network (Shazeer 2020, arXiv:2002.05202).
+//! Gated activations of feed-forward networks, SwiGLU and GeGLU (Shazeer 2020, arXiv:2002.05202).
 
+use super::gelu::{Gelu, gelu, gelu_backward};
 use super::vector::assert_len;
+
+/// The activation of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// SwiGLU.
+    Silu,
+    /// GeGLU.
+    Gelu(Gelu),
+}
+
+/// y = activation(gate)·up element by element.
+#[track_caller]
+pub fn gated(gate: &[f64], up: &[f64], by: Gate) -> Vec<f64> {
+    let Gate::Gelu(kind) = by else { return swiglu(gate, up) };
+    assert_len("up", up, gate.len());
+    gelu(gate, kind).iter().zip(up).map(|(gate, up)| gate * up).collect()
+}
+
+/// (dgate, dup) of [`gated`], given dy; all of one length.
+#[track_caller]
+pub fn gated_backward(gate: &[f64], up: &[f64], dy: &[f64], by: Gate) -> (Vec<f64>, Vec<f64>) {
+    let Gate::Gelu(kind) = by else { return swiglu_backward(gate, up, dy) };
+    assert_len("up", up, gate.len());
+    assert_len("dy", dy, gate.len());
+    let times = |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a * b).collect() };
+    (gelu_backward(gate, &times(dy, up), kind), times(dy, &gelu(gate, kind)))
+}
 
 /// y = silu(gate)·up element by element, with silu(x) = x·σ(x) and σ(x) = 1 / (1 + e^−x).
 #[track_caller]
@@ -50,11 +78,15 @@ mod tests {
 
     #[test]
     fn backward_is_the_gradient() {
-        for count in [1, 31, 257] {
+        let gelus = [Gelu::Exact, Gelu::Tanh, Gelu::Fast].map(Gate::Gelu);
+        for (count, by) in [(1, Gate::Silu), (31, Gate::Silu), (257, Gate::Silu)]
+            .into_iter()
+            .chain(gelus.map(|gelu| (31, gelu)))
+        {
             let mut random = Random::new(41);
             let (gate, up, dy) = (random.normal(count), random.normal(count), random.normal(count));
-            let f = |gate: &[f64], up: &[f64]| dot(&swiglu(gate, up), &dy);
-            let (dgate, dup) = swiglu_backward(&gate, &up, &dy);
+            let f = |gate: &[f64], up: &[f64]| dot(&gated(gate, up, by), &dy);
+            let (dgate, dup) = gated_backward(&gate, &up, &dy, by);
             assert_gradient("dgate", &dgate, &gate, |gate| f(gate, &up));
             assert_gradient("dup", &dup, &up, |up| f(&gate, up));
         }

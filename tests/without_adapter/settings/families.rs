@@ -1,7 +1,7 @@
 //! Two families of models: what their files write, and what one does not have of the other.
 
 use super::{assert_answers, assert_reads_back, message, resolve};
-use gristmill::model::config::{Activation, Family, Gelu, ModelConfig, Norm, Positions};
+use gristmill::model::config::{Activation, Family, Gate, Gelu, ModelConfig, Norm, Positions};
 
 pub(super) fn with_model(model: &str) -> String {
     format!(
@@ -72,6 +72,8 @@ fn switches_of_the_family_pass() {
     let switches = "normalization: RMSNorm, position_embedding_type: rope, add_bias_linear: False, \
                     gated_linear_unit: True, hidden_act: swiglu";
     model(&with_model(&format!("type: LlamaConfig, {SIZES}, {switches}")));
+    let (gated, _) = model(&with_model(&format!("type: LlamaConfig, {SIZES}, hidden_act: gelu_exact")));
+    assert_eq!(gated.activation, Activation::Gated(Gate::Gelu(Gelu::Exact)));
 }
 
 #[test]
@@ -113,8 +115,10 @@ const REFUSED: &str = "
 = multi_query_attention: is a key of `type: ChatGLM2Config`, not of `LlamaConfig`; remove it
 + GPT2Config, hidden_act: silu
 = hidden_act: not built yet (found `silu`); write `hidden_act: gelu_new`
-+ LlamaConfig, hidden_act: gelu
-= hidden_act: not built yet (found `gelu`); write `hidden_act: silu`
++ LlamaConfig, hidden_act: relu
+= hidden_act: not built yet (found `relu`); write `hidden_act: silu`
++ LlamaConfig, residual_multiplier: 0.5, norm_placement: after
+= residual_multiplier: not built yet beside norms after sublayers; remove it, or write `norm_placement: before`
 + GPT2Config, n_positions: 512
 = n_positions: is below seq_length 1024: raise it, or lower seq_length to 512
 ";

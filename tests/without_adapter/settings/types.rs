@@ -2,7 +2,7 @@
 
 use super::families::{model, with_model};
 use super::{assert_reads_back, message, resolve};
-use gristmill::model::config::{Activation, Family, Gelu, ModelConfig, Norm, Positions, Score};
+use gristmill::model::config::{Activation, Family, Gate, Gelu, ModelConfig, Norm, Positions, Score};
 use gristmill::model::count::parameters;
 use gristmill::settings::{Override, RunConfig};
 use std::path::Path;
@@ -233,7 +233,7 @@ fn baichuan_is_what_its_class_says() {
     ] {
         let model = of_file("baichuan2_13b.yaml", &[&format!("--model.arch.type={arch}")]);
         assert_eq!((model.family, model.positions, model.head_epsilon), (family, positions, head), "{arch}");
-        assert_eq!((model.activation, model.norm_eps), (Activation::SwiGlu, 1e-6));
+        assert_eq!((model.activation, model.norm_eps), (Activation::Gated(Gate::Silu), 1e-6));
         assert_eq!((biases(&model), model.tie_word_embeddings), ([false; 4], false));
     }
 }

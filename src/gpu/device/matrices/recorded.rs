@@ -18,7 +18,7 @@ use crate::ops::gelu::Gelu;
 use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
 use crate::ops::heads::HeadLayout;
 use crate::ops::matmul::{Activated, Epilogue, Layout, matmul};
-use crate::ops::swiglu::gate_up_cols;
+use crate::ops::swiglu::{Gate, gate_up_cols};
 use crate::ops::work_list::WorkList;
 use crate::random::Philox;
 use crate::record::{Recording, Tensor};
@@ -266,6 +266,7 @@ impl Trial {
             _ if self.has(Condition::Fast) => Gelu::Fast,
             _ => Gelu::Tanh,
         };
+        let gate = if self.has(Condition::GeluGate) { Gate::Gelu(gelu) } else { Gate::Silu };
         let mut written = Vec::new();
         let activated = if self.has(Condition::Gelu) {
             let value = job.tensor(y.rows, y.cols, element);
@@ -276,9 +277,9 @@ impl Trial {
         } else if self.has(Condition::Swiglu) {
             let value = job.tensor(y.rows, self.gated_columns(), element);
             written.push(value);
-            Some(Activated::Swiglu(value))
+            Some(Activated::Swiglu(gate, value))
         } else if self.has(Condition::SwigluSlopes) {
-            Some(Activated::SwigluSlopes(self.uniform(job, y.rows, y.cols, element)))
+            Some(Activated::SwigluSlopes(gate, self.uniform(job, y.rows, y.cols, element)))
         } else {
             None
         };

@@ -6,8 +6,9 @@ use crate::hugging_face::export::hugging_face_config;
 pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, ExpertGroups, Factors, Family, Gelu, GroupScore, LatentAttention, Llama3, MixtureConfig,
-    ModelConfig, Positions, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
+    Activation, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention, Llama3,
+    MixtureConfig, ModelConfig, Positions, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert,
+    Sizes, Yarn,
 };
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
@@ -80,6 +81,12 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     let granite = |model| ModelConfig { factors, ..model };
     models.extend([granite(llama()), granite(all_biases(llama())), granite(attention(true, false, true))]);
     models.extend([window(granite(llama())), partial(granite(llama()))]);
+    let gelu_gate = Activation::Gated(Gate::Gelu(Gelu::Tanh));
+    let factors = Factors { embedding: Some(4.0), ..Factors::default() };
+    let gemma = |model| ModelConfig { zero_centered_norms: true, activation: gelu_gate, factors, ..model };
+    models.extend([gemma(llama()), gemma(attention(true, true, false)), window(gemma(llama()))]);
+    models.push(ModelConfig { factors: Factors::default(), ..gemma(llama()) });
+    models.push(ModelConfig { activation: gelu_gate, ..llama() });
     models.push(some_windows(ModelConfig { gate_up_bias: true, down_bias: true, ..llama() }));
     models.push(ModelConfig { output_bias: true, down_bias: true, ..llama() }); // TeleChat
     let yarn = Yarn {

@@ -6,7 +6,7 @@ use super::rope_scaling::{self, Scaling};
 use super::types::{ModelType, defaults};
 use super::{GPT2, LLAMA, PATH, latent};
 use crate::element::Element;
-use crate::model::config::{Activation, Gelu, LatentAttention, ModelConfig, NormPlacement};
+use crate::model::config::{Activation, Gate, Gelu, LatentAttention, ModelConfig, NormPlacement};
 use crate::settings::engine::*;
 use crate::settings::sections::parallel::Offset;
 
@@ -100,9 +100,9 @@ rows! {
         /// times D, and Llama's two thirds of 4 D, times `ffn_dim_multiplier` + 0.01 where that is written, rounded up
         /// to a multiple of `multiple_of`.
         intermediate_size: usize = Shape.derived().within(SIZE).example("172"),
-        /// Activation of the feed-forward layer. Llama's is SwiGLU (`silu`). GPT-2's is GELU: `gelu_new` and, with a
-        /// notice, `gelu` are its published form, the tanh approximation; `gelu_exact` is x Φ(x), and `fast_gelu`,
-        /// PanGu-α's default, x sigmoid(1.702 x).
+        /// Activation of the feed-forward layer, in Llama's types of its gate: `silu` makes SwiGLU, GELU GeGLU. GPT-2's is
+        /// GELU: `gelu_new` and, with a notice, `gelu` are its published form, the tanh approximation; `gelu_exact` is
+        /// x Φ(x), and `fast_gelu`, PanGu-α's default, x sigmoid(1.702 x).
         activation "hidden_act": Activation = Shape.derived().read_by(activation).example("gelu_exact"),
         /// Tokens in a window (T).
         seq_length: usize = Shape.required().within(SIZE),
@@ -193,9 +193,9 @@ impl Words for NormPlacement {
 
 impl Words for Activation {
     const WORDS: &'static [(&'static str, Self)] = &[
-        ("silu", Self::SwiGlu),
-        ("swiglu", Self::SwiGlu),
-        ("fusedswiglu", Self::SwiGlu),
+        ("silu", Self::Gated(Gate::Silu)),
+        ("swiglu", Self::Gated(Gate::Silu)),
+        ("fusedswiglu", Self::Gated(Gate::Silu)),
         ("gelu_new", Self::Gelu(Gelu::Tanh)),
         ("gelu_tanh", Self::Gelu(Gelu::Tanh)),
         ("gelu_pytorch_tanh", Self::Gelu(Gelu::Tanh)),
@@ -204,14 +204,27 @@ impl Words for Activation {
         ("quick_gelu", Self::Gelu(Gelu::Fast)),
         ("fast_gelu", Self::Gelu(Gelu::Fast)),
     ];
+
+    // Of a gate's activation only the type says that it is one.
+    fn word(&self) -> &'static str {
+        let alone = match *self {
+            Self::Gated(Gate::Gelu(kind)) => Self::Gelu(kind),
+            other => other,
+        };
+        Self::WORDS.iter().find(|(_, value)| *value == alone).map_or("", |(word, _)| word)
+    }
 }
 
 /// `hidden_act`, which must suit the type.
 fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Activation> {
     let is_llama = reader.kind_is(LLAMA);
     let node = reader.node(key)?;
-    match Activation::from_node(node) {
-        Some(activation) if (activation == Activation::SwiGlu) == is_llama => {
+    let activation = Activation::from_node(node).map(|activation| match activation {
+        Activation::Gelu(kind) if is_llama => Activation::Gated(Gate::Gelu(kind)),
+        other => other,
+    });
+    match activation {
+        Some(activation) if activation.gate().is_some() == is_llama => {
             if node.word() == Some("gelu") {
                 let text = "`gelu` is the tanh form, as in MindFormers; `gelu_exact` is the one by the error function";
                 reader.note(key, text);

@@ -4,7 +4,7 @@ use super::Block;
 use crate::gelu::{gelu, gelu_backward};
 use crate::gpt::{Architecture, Weights};
 use crate::mixture::{Layer, Mixture, Visit};
-use crate::swiglu::{swiglu, swiglu_backward};
+use crate::swiglu::{gated, gated_backward};
 use crate::vector::add;
 
 /// Activations saved for the backward pass.
@@ -13,7 +13,7 @@ pub(crate) enum FeedForward {
         /// (N, F) each; `gate` is empty in GPT-2.
         gate: Vec<f64>,
         up: Vec<f64>,
-        /// silu(gate)·up or gelu(up), (N, F).
+        /// activation(gate)·up or gelu(up), (N, F).
         activated: Vec<f64>,
     },
     Mixture(Visit),
@@ -31,8 +31,8 @@ impl Block<'_> {
         let (gate, up, activated) = match self.shape.architecture {
             Architecture::Llama => {
                 let [gate, up] = [0, 1].map(|i| store(self.project(self.names().up[i], x)));
-                let gated = store(swiglu(&gate, &up));
-                (gate, up, gated)
+                let activated = store(gated(&gate, &up, self.shape.gate));
+                (gate, up, activated)
             }
             Architecture::Gpt2 { activation, .. } => {
                 let up = store(self.project(self.names().up[0], x));
@@ -67,7 +67,7 @@ impl Block<'_> {
         let dactivated = store(self.project_backward(self.names().down, activated, dout, grads));
         match self.shape.architecture {
             Architecture::Llama => {
-                let (dgate, dup) = swiglu_backward(gate, up, &dactivated);
+                let (dgate, dup) = gated_backward(gate, up, &dactivated, self.shape.gate);
                 let (dgate, dup) = (store(dgate), store(dup));
                 add(
                     &self.project_backward(self.names().up[0], x, &dgate, grads),

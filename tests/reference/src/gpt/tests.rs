@@ -21,6 +21,7 @@ const LLAMA: Shape = Shape {
     num_heads: 4,
     num_kv_heads: 2,
     head_dim: 6,
+    gate: Gate::Silu,
     intermediate_size: 9,
     norm_eps: 1e-5,
     rope: Rope { head_dim: 6, rotary_dim: 6, theta: 100.0, interleaved: false, scaling: Scaling::None },
@@ -141,6 +142,7 @@ fn every_gradient_is_the_finite_difference() {
         mixed(),
         Shape { num_layers: 0, ..LLAMA },
         Shape { factors: FACTORS, tie_word_embeddings: true, ..LLAMA },
+        Shape { gate: Gate::Gelu(Gelu::Tanh), ..LLAMA },
         adapted(&Shape { factors: FACTORS, ..GPT2 }, &["transformer.h.0.attn.c_proj"]),
         adapted(&LLAMA, &["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"]),
         adapted(

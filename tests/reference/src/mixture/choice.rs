@@ -128,7 +128,7 @@ impl Mixture {
                 self.experts / groups.count * groups.chosen.min(groups.count)
             }
         };
-        let is_known = self.shared.is_none() || self.network == Network::Gated;
+        let is_known = self.shared.is_none() || matches!(self.network, Network::Gated(_));
         assert!(is_known, "a shared expert beside experts of GPT-2 is not defined.");
         let fits = (1..=reachable).contains(&self.chosen);
         assert!(fits, "a token should choose 1 to {reachable} experts, but chooses {}.", self.chosen);

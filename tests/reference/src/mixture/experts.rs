@@ -4,7 +4,7 @@ use super::{Layer, Network, SHARED_GATE, Shared};
 use crate::gelu::{gelu, gelu_backward};
 use crate::gpt::{Weights, accumulate};
 use crate::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
-use crate::swiglu::{swiglu, swiglu_backward};
+use crate::swiglu::{Gate, gated, gated_backward};
 use crate::vector::{add, dot};
 
 /// Names of the projections of an expert with a gate.
@@ -19,8 +19,16 @@ impl Layer<'_> {
             return self.storage.store(self.project(name, down, &activated, self.width()));
         }
         let [gate, up] = self.gate_up(name, x);
-        let activated = self.storage.store(swiglu(&gate, &up));
+        let activated = self.storage.store(gated(&gate, &up, self.gate()));
         self.storage.store(self.project(name, NAMES[2], &activated, self.width()))
+    }
+
+    /// The activation of an expert's gate.
+    fn gate(&self) -> Gate {
+        match self.mixture.network {
+            Network::Gated(gate) => gate,
+            Network::Gelu { .. } => Gate::Silu,
+        }
     }
 
     /// The gradient (M, D) of x, given that of the output; adds those of the weights to `grads`.
@@ -35,9 +43,9 @@ impl Layer<'_> {
             return store(self.project_backward(name, v, x, &dup, inner, grads));
         }
         let [gate, up] = self.gate_up(name, x);
-        let activated = store(swiglu(&gate, &up));
+        let activated = store(gated(&gate, &up, self.gate()));
         let dactivated = store(self.project_backward(name, NAMES[2], &activated, dy, self.width(), grads));
-        let (dgate, dup) = swiglu_backward(&gate, &up, &dactivated);
+        let (dgate, dup) = gated_backward(&gate, &up, &dactivated, self.gate());
         let (dgate, dup) = (store(dgate), store(dup));
         let inner = self.inner(name);
         let dx = self.project_backward(name, NAMES[0], x, &dgate, inner, grads);

@@ -7,7 +7,7 @@ use crate::gradient_check::{assert_close, assert_gradient};
 use crate::matmul::linear;
 use crate::random::Random;
 use crate::storage::Storage;
-use crate::swiglu::swiglu;
+use crate::swiglu::{Gate, swiglu};
 use crate::vector::dot;
 
 const T: usize = 5;
@@ -22,7 +22,7 @@ const PLAIN: Mixture = Mixture {
     scaling: 1.0,
     bias_update_rate: 0.0,
     intermediate_size: 5,
-    network: Network::Gated,
+    network: Network::Gated(Gate::Silu),
     first_dense_layers: 0,
     shared: None,
     losses: Losses { expert: 0.0, sequence: 0.0, z: 0.0 },

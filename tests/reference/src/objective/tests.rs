@@ -1,6 +1,7 @@
 //! The whole objective against finite differences, and properties that follow from its formulas.
 
 use super::*;
+use crate::gelu::Gelu;
 use crate::gpt::{self, Architecture, Biases, Factors, loss_and_gradients};
 use crate::gradient_check::{assert_close, assert_gradient};
 use crate::linear_cross_entropy::linear_cross_entropy;
@@ -10,6 +11,7 @@ use crate::random::Random;
 use crate::rope::Rope;
 use crate::rope_scaling::Scaling;
 use crate::storage::Storage;
+use crate::swiglu::Gate;
 use crate::variant::Variant;
 
 const IGNORE: u32 = u32::MAX;
@@ -23,7 +25,7 @@ const MIXTURE: Mixture = Mixture {
     scaling: 1.0,
     bias_update_rate: 0.0,
     intermediate_size: 3,
-    network: Network::Gated,
+    network: Network::Gated(Gate::Silu),
     first_dense_layers: 0,
     shared: None,
     losses: Losses { expert: 0.5, sequence: 0.3, z: 0.2 },
@@ -40,6 +42,7 @@ const SHAPE: Shape = Shape {
     num_heads: 2,
     num_kv_heads: 1,
     head_dim: 4,
+    gate: Gate::Silu,
     intermediate_size: 5,
     norm_eps: 1e-5,
     rope: Rope { head_dim: 4, rotary_dim: 4, theta: 100.0, interleaved: false, scaling: Scaling::None },
@@ -96,6 +99,10 @@ fn every_gradient_is_the_finite_difference() {
         Shape { mixture: Some(Mixture { capacity: Some(tight), ..MIXTURE }), ..SHAPE },
         Shape { mixture: None, multi_token: Some(AHEAD), ..SHAPE },
         Shape { mixture: Some(deep_seek), multi_token: Some(AHEAD), factors: FACTORS, ..SHAPE },
+        Shape {
+            mixture: Some(Mixture { network: Network::Gated(Gate::Gelu(Gelu::Exact)), ..deep_seek }),
+            ..SHAPE
+        },
         Shape { multi_token: Some(MultiToken { depth: 1, ..AHEAD }), num_layers: 0, ..SHAPE },
     ];
     let (data, seed) = (data(), 0.3);

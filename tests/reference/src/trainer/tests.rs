@@ -9,6 +9,7 @@ use crate::random::Random;
 use crate::rope::Rope;
 use crate::rope_scaling::Scaling;
 use crate::storage::Storage;
+use crate::swiglu::Gate;
 use crate::variant::Variant;
 
 const IGNORE: u32 = u32::MAX;
@@ -36,6 +37,7 @@ const SHAPE: Shape = Shape {
     num_heads: 2,
     num_kv_heads: 1,
     head_dim: 4,
+    gate: Gate::Silu,
     intermediate_size: 12,
     norm_eps: 1e-6,
     rope: Rope { head_dim: 4, rotary_dim: 4, theta: 1e4, interleaved: false, scaling: Scaling::None },
@@ -211,7 +213,7 @@ const MIXTURE: Mixture = Mixture {
     scaling: 1.0,
     bias_update_rate: 0.0,
     intermediate_size: 6,
-    network: Network::Gated,
+    network: Network::Gated(Gate::Silu),
     first_dense_layers: 0,
     shared: Some(Shared { intermediate_size: 4, is_gated: true }),
     losses: Losses { expert: 0.0, sequence: 0.0, z: 0.0 },
