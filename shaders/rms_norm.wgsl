@@ -22,12 +22,14 @@ import package::tile::{LANES, ROWS};
 struct Params {
     rows: u32,
     cols: u32,
-    cols4: u32, // groups of 4 in a row, and the row stride of y and dy; x and dx may be column ranges of larger tensors
+    cols4: u32, // groups of 4 in a row, and the row stride of the residual; others may be column ranges of larger tensors
     epsilon: f32,
     x_offset: u32, // in groups of 4, like all offsets and strides
     x_stride: u32,
     dx_offset: u32,
     dx_stride: u32,
+    y_offset: u32, // of y and of dy
+    y_stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -49,7 +51,7 @@ fn rms_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocati
     if (row >= params.rows) {
         return;
     }
-    let start = row * params.cols4;
+    let y_row = params.y_offset + row * params.y_stride;
     let x_row = params.x_offset + row * params.x_stride;
     var squares = 0.0;
     for (var i = first; i < params.cols4; i += STEP) {
@@ -62,8 +64,8 @@ fn rms_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocati
     }
     for (var i = first; i < params.cols4; i += STEP) {
         var value = load4(x[x_row + i]) * scale * norm_factors(w[i]);
-        @if(residual) { value += load4(residual[start + i]); }
-        y[start + i] = store4(keep_inside(value, 4u * i, params.cols));
+        @if(residual) { value += load4(residual[row * params.cols4 + i]); }
+        y[y_row + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
 }
 
@@ -74,17 +76,17 @@ fn rms_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local
     if (row >= params.rows) {
         return;
     }
-    let start = row * params.cols4;
+    let dy_row = params.y_offset + row * params.y_stride;
     let x_row = params.x_offset + row * params.x_stride;
     let dx_row = params.dx_offset + row * params.dx_stride;
     var products = 0.0;
     for (var i = first; i < params.cols4; i += STEP) {
-        products += dot(load4(dy[start + i]) * norm_factors(w[i]), load4(x[x_row + i]));
+        products += dot(load4(dy[dy_row + i]) * norm_factors(w[i]), load4(x[x_row + i]));
     }
     let scale = rstd[row];
     let pull = scale * scale * row_sum(products, lane) / f32(params.cols);
     for (var i = first; i < params.cols4; i += STEP) {
-        let h = load4(dy[start + i]) * norm_factors(w[i]);
+        let h = load4(dy[dy_row + i]) * norm_factors(w[i]);
         var value = scale * (h - load4(x[x_row + i]) * pull);
         @if(accumulate) { value += load4(dx[dx_row + i]); }
         dx[dx_row + i] = store4(keep_inside(value, 4u * i, params.cols));
@@ -100,7 +102,7 @@ fn rms_norm_backward_weight(
     var sum = vec4<f32>(0.0);
     for (var row = own.first; row < own.end; row += ROW_STEP) {
         let value = load4(x[params.x_offset + row * params.x_stride + own.column4]);
-        sum += load4(dy[row * params.cols4 + own.column4]) * value * rstd[row];
+        sum += load4(dy[params.y_offset + row * params.y_stride + own.column4]) * value * rstd[row];
     }
     sum = down(sum, lane);
     if (own.is_writer) {

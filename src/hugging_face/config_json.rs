@@ -19,7 +19,7 @@ mod theirs;
 
 pub(in crate::hugging_face) use classes::Windows;
 pub(crate) use classes::{Fact, TensorNames, tensor_names};
-pub(in crate::hugging_face) use ours::{facts, norm_placement, type_of};
+pub(in crate::hugging_face) use ours::{facts, type_of};
 pub(crate) use shape::Shape;
 pub(in crate::hugging_face) use theirs::ACTIVATIONS;
 

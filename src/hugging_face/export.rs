@@ -23,11 +23,15 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
     };
     config.extend(model.latent.iter().flat_map(|latent| latent_keys(model, latent)));
     config.extend(model.mixture.iter().flat_map(|mixture| mixture_keys(model, mixture)));
-    if let (Some(mixture), "mixtral") = (&model.mixture, class.name.as_str()) {
+    if let (Some(mixture), "mixtral" | "olmoe") = (&model.mixture, class.name.as_str()) {
         config.insert("intermediate_size".into(), mixture.intermediate_size.into());
-        // transformers takes `num_experts` for another name of this key.
-        config.insert("num_local_experts".into(), mixture.experts().into());
-        config.remove("num_experts");
+        // transformers takes the other of these keys for another name of it.
+        let [key, other] = match class.name.as_str() {
+            "olmoe" => ["num_experts", "num_local_experts"],
+            _ => ["num_local_experts", "num_experts"],
+        };
+        config.insert(key.into(), mixture.experts().into());
+        config.remove(other);
     }
     config.extend(model.multi_token.map(|ahead| ("num_nextn_predict_layers".into(), ahead.depth.into())));
     let named = json!({"architectures": [class.architecture], "model_type": class.name, "torch_dtype": "float32",

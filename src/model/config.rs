@@ -84,8 +84,10 @@ pub struct ModelConfig {
     pub gate_up_bias: bool,
     /// Whether the last projection of a feed-forward network has a bias; in experts with a gate it has none.
     pub down_bias: bool,
-    /// Whether the heads of q and k are normalised (RMSNorm) before rotation.
+    /// Whether q and k are normalised (RMSNorm).
     pub qk_norm: bool,
+    /// How they are.
+    pub qk_norm_kind: QkNorm,
     /// Whether the embedded tokens are normalised before the first layer.
     pub embedding_norm: bool,
     /// Added to the squared length of each row of the head; the row is divided by the root of the sum (Baichuan 2, Yang
@@ -206,6 +208,7 @@ impl ModelConfig {
             gate_up_bias: false,
             down_bias: false,
             qk_norm: false,
+            qk_norm_kind: QkNorm::Heads,
             embedding_norm: false,
             head_epsilon: None,
             score_cap: None,
@@ -381,6 +384,18 @@ impl NormPlacement {
     pub fn is_after(self) -> bool {
         self != Self::Before
     }
+}
+
+/// How q and k are normalised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QkNorm {
+    /// Head by head, before the rotation, as in Qwen3.
+    #[default]
+    Heads,
+    /// All heads of q together and all of k, before the rotation, as in OLMo 2.
+    AllHeads,
+    /// Head by head, after the rotation, as in Hunyuan.
+    RotatedHeads,
 }
 
 /// Activation of the feed-forward network.

@@ -11,7 +11,7 @@
 //! PanGu-α's last layer projects its queries from a table of positions ([`LearnedQueries`]): q is a separate product,
 //! joined with k and v to the packed row, and the rest is an ordinary layer.
 
-use super::config::{Activation, Gate, LowRank};
+use super::config::{Activation, Gate, LowRank, QkNorm};
 use super::context::{DropoutSite, ForwardContext, Mode};
 use super::multi_token::Prediction;
 use super::parameters::{
@@ -248,21 +248,34 @@ impl SelfAttention<Parameter> {
         let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, h));
         let (qkv, rope) = match &self.latent {
             Some(latent) => (latent.heads(tape, ctx, layer, qkv), None),
-            None => (self.normed_heads(tape, ctx, qkv), ctx.rope(layer)),
+            None => self.normed_heads(tape, ctx, layer, qkv),
         };
         let y = attend(tape, ctx, layer, qkv, rope); // (N, H·C), of latent attention (N, H·V)
         let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
         tape.scope("wo", |tape| self.wo.add(tape, ctx, y, dropout, x)) // (N, D)
     }
 
-    /// Packed `qkv` (N, (H + 2 G)·C) with q and k normalised, in models that have QK-norm.
-    fn normed_heads<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, qkv: Var) -> Var {
-        match &self.qk_norm {
-            Some([q, k]) => {
-                let layout = ctx.config.head_layout();
-                tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, ctx.rms_norm()))
+    /// Packed `qkv` (N, (H + 2 G)·C) with q and k normalised, in models that have QK-norm, and the rotation that
+    /// remains: none where the norm comes after it.
+    fn normed_heads<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        layer: usize,
+        qkv: Var,
+    ) -> (Var, Option<(Rope, Tensor)>) {
+        let rope = ctx.rope(layer);
+        let Some([q, k]) = &self.qk_norm else { return (qkv, rope) };
+        let (layout, norm) = (ctx.config.head_layout(), ctx.rms_norm());
+        match ctx.config.qk_norm_kind {
+            QkNorm::Heads => (tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, norm)), rope),
+            QkNorm::AllHeads => {
+                (tape.scope("qk_norm", |tape| tape.joint_qk_norm(qkv, [q, k], layout, norm)), rope)
             }
-            None => qkv,
+            QkNorm::RotatedHeads => {
+                let qkv = rotated(tape, ctx, qkv, rope);
+                (tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, norm)), None)
+            }
         }
     }
 
@@ -298,16 +311,14 @@ fn attend(
     tape: &mut Tape<'_, '_>,
     ctx: &ForwardContext<'_>,
     layer: usize,
-    mut qkv: Var,
+    qkv: Var,
     rope: Option<(Rope, Tensor)>,
 ) -> Var {
     let (sizes, positions) = (ctx.config.decode(layer), ctx.batch.positions);
     if let Mode::Decode(caches) = ctx.mode {
         return tape.scope("decode", |tape| tape.decode(qkv, positions, caches[layer], rope, &sizes));
     }
-    if let Some((rope, cos_sin)) = rope {
-        qkv = tape.scope("rope", |tape| tape.rope(qkv, positions, cos_sin, sizes.layout, rope));
-    }
+    let qkv = rotated(tape, ctx, qkv, rope);
     if let Mode::Prefill(caches) = ctx.mode {
         tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer], &sizes));
     }
@@ -327,6 +338,13 @@ fn attend(
     };
     let largest = ctx.largest_scores(layer);
     tape.scope("flash_attention", |tape| tape.attention(qkv, ctx.batch.documents, attention, largest))
+}
+
+/// Packed `qkv` (N, (H + 2 G)·C) with q and k rotated by their positions, if there is a `rope`.
+fn rotated(tape: &mut Tape<'_, '_>, ctx: &ForwardContext<'_>, qkv: Var, rope: Option<(Rope, Tensor)>) -> Var {
+    let Some((rope, cos_sin)) = rope else { return qkv };
+    let (positions, layout) = (ctx.batch.positions, ctx.config.head_layout());
+    tape.scope("rope", |tape| tape.rope(qkv, positions, cos_sin, layout, rope))
 }
 
 impl DenseFeedForward<Parameter> {

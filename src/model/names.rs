@@ -1,6 +1,6 @@
 //! Names of parameters in Hugging Face files, by family and without `.weight` and `.bias`, and in Megatron.
 
-use super::config::{Family, ModelConfig, NormPlacement, SharedExpert};
+use super::config::{Family, ModelConfig, NormPlacement, QkNorm, SharedExpert};
 
 /// The gate of the shared expert, as in Qwen2.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
@@ -122,11 +122,13 @@ impl Names {
         }
     }
 
-    /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma.
+    /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, and with norms of
+    /// rotated heads those of Hunyuan.
     pub fn of_model(config: &ModelConfig) -> &'static Self {
-        match (config.family, config.norm_placement) {
-            (Family::Llama, NormPlacement::Both) => &GEMMA,
-            (family, _) => Self::of(family),
+        match (config.family, config.norm_placement, config.qk_norm_kind) {
+            (Family::Llama, NormPlacement::Both, _) => &GEMMA,
+            (Family::Llama, _, QkNorm::RotatedHeads) => &HUNYUAN,
+            (family, ..) => Self::of(family),
         }
     }
 }
@@ -154,6 +156,9 @@ const LLAMA: Names = Names {
 };
 
 const GEMMA: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };
+
+const HUNYUAN: Names =
+    Names { q_norm: "self_attn.query_layernorm", k_norm: "self_attn.key_layernorm", ..LLAMA };
 
 const GLM: Names = Names {
     post_attention_norm: "post_self_attn_layernorm",

@@ -25,7 +25,7 @@ pub use multi_token::MultiTokenBlock;
 pub use share::{Applies, Repeated, Section, Share, Split, Strip};
 pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Place, Role, Spec, UpdateRule};
 
-use super::config::ModelConfig;
+use super::config::{ModelConfig, QkNorm};
 use scope::{Scope, StackedRows, Streams};
 
 /// A GPT shaped like Llama or GPT-2, with a `P` for each parameter.
@@ -74,7 +74,7 @@ pub struct SelfAttention<P> {
     pub queries: Option<LearnedQueries<P>>,
     /// The parameters that turn latent parts into heads.
     pub latent: Option<Latent<P>>,
-    /// (C) each: QK-norm of all query heads and of all key heads.
+    /// (C) each: QK-norm of all query heads and of all key heads; (H·C) and (G·C) if these are normalised together.
     pub qk_norm: Option<[P; 2]>,
     /// (D, H·C), in latent attention (D, H·V).
     pub wo: Linear<P>,
@@ -220,7 +220,8 @@ impl<P> SelfAttention<P> {
         let values = heads * config.value_dim();
         let out = StackedRows::new([names.wo], &[width]).of_columns(values, heads);
         let (wqkv, wo) = (["attention.wqkv", "attention.bqkv"], ["attention.wo", "attention.bo"]);
-        let head_norms = [("attention.q_norm", names.q_norm), ("attention.k_norm", names.k_norm)];
+        let head_norms =
+            [("attention.q_norm", names.q_norm, heads), ("attention.k_norm", names.k_norm, kv_heads)];
         Self {
             wqkv: layer.linear(wqkv, &qkv, width, std, config.qkv_bias),
             queries: own_q.map(|(table, rows)| LearnedQueries {
@@ -228,7 +229,12 @@ impl<P> SelfAttention<P> {
                 wq: layer.linear(["attention.wq", "attention.bq"], &rows, width, std, config.qkv_bias),
             }),
             latent: latent.map(|latent| Latent::declare(layer, &latent)),
-            qk_norm: config.qk_norm.then(|| head_norms.map(|(path, name)| layer.head_norm(path, name))),
+            qk_norm: config.qk_norm.then(|| {
+                head_norms.map(|(path, name, count)| match config.qk_norm_kind {
+                    QkNorm::AllHeads => layer.head_norm(path, name, count),
+                    QkNorm::Heads | QkNorm::RotatedHeads => layer.head_norm(path, name, 1),
+                })
+            }),
             wo: layer.linear(wo, &out, values, residual_std, config.output_bias),
         }
     }

@@ -35,13 +35,16 @@ crate::params! {
         x_stride: u32,
         dx_offset: u32,
         dx_stride: u32,
+        y_offset: u32,
+        y_stride: u32,
     }
 }
 
 impl Params {
     #[track_caller]
-    fn new(x: &Tensor, norm: Option<RmsNorm>) -> Self {
-        assert_is_padded(x);
+    fn new(x: &Tensor, y: &Tensor, norm: Option<RmsNorm>) -> Self {
+        assert!((y.rows, y.cols) == (x.rows, x.cols), "y must have the shape of rms_norm's input");
+        [x, y].into_iter().for_each(assert_is_padded);
         Self {
             rows: x.rows,
             cols: x.cols,
@@ -51,12 +54,14 @@ impl Params {
             x_stride: x.stride4(),
             dx_offset: 0,
             dx_stride: 0,
+            y_offset: y.offset4(),
+            y_stride: y.stride4(),
         }
     }
 }
 
-/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) for the backward, always f32. x may be a range of
-/// columns of a larger tensor; its width is then a multiple of 4.
+/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) for the backward, always f32. x and y may
+/// be ranges of columns of larger tensors; their width is then a multiple of 4.
 #[track_caller]
 pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tensor, norm: RmsNorm) {
     forward(rec, &RmsNormSaved { x, w, rstd }, y, norm, None);
@@ -65,24 +70,21 @@ pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tenso
 /// y (N, D) = residual + [`rms_norm`] of `saved.x` by `saved.w`; fills `saved.rstd`.
 #[track_caller]
 pub fn add_rms_norm(rec: &mut Recorder, residual: Tensor, saved: &RmsNormSaved, y: Tensor, norm: RmsNorm) {
-    assert!((y.rows, y.stride) == (residual.rows, residual.stride), "y must have the shape of the residual");
+    let is_whole = (y.rows, y.cols, y.stride) == (residual.rows, residual.cols, stride_of(residual.cols));
+    assert!(is_whole && y.stride == residual.stride, "y must have the shape of the residual");
     forward(rec, saved, y, norm, Some(residual));
 }
 
 #[track_caller]
 fn forward(rec: &mut Recorder, saved: &RmsNormSaved, y: Tensor, norm: RmsNorm, residual: Option<Tensor>) {
     let RmsNormSaved { x, w, rstd } = saved;
-    assert!(
-        (y.rows, y.cols, y.stride) == (x.rows, x.cols, stride_of(x.cols)),
-        "y must have the shape of rms_norm's input"
-    );
     assert!(w.cols == x.cols, "rms_norm of {} columns with {} weights", x.cols, w.cols);
     assert!(rstd.cols == x.rows, "rms_norm needs one rstd for each of {} rows", x.rows);
     let (kernel, grid) = few_or_many_rows(rec, "rms_norm", "rms_norm", x.element, x.rows);
     let mut bindings = vec![
         x.bind_with_offset("x", x.element),
         w.bind("w", x.element),
-        y.bind("y", x.element),
+        y.bind_with_offset("y", x.element),
         rstd.bind("rstd_out", Element::F32),
     ];
     bindings.extend(residual.map(|residual| residual.bind("residual", x.element)));
@@ -90,7 +92,7 @@ fn forward(rec: &mut Recorder, saved: &RmsNormSaved, y: Tensor, norm: RmsNorm, r
         .constant("ROWS", ROWS)
         .condition(Condition::Residual, residual.is_some())
         .condition(Condition::ZeroCentered, norm.is_zero_centered);
-    rec.dispatch(kernel, &bindings, &Params::new(x, Some(norm)), grid);
+    rec.dispatch(kernel, &bindings, &Params::new(x, &y, Some(norm)), grid);
 }
 
 /// The tensors that the backward reads.
@@ -104,7 +106,7 @@ pub struct RmsNormSaved {
     pub rstd: Tensor,
 }
 
-/// dx (N, D), written or, with `accumulate`, added to. It may be a range of columns, as x may.
+/// dx (N, D), written or, with `accumulate`, added to. It may be a range of columns, as x and dy may.
 #[track_caller]
 pub fn rms_norm_backward(
     rec: &mut Recorder,
@@ -115,10 +117,6 @@ pub fn rms_norm_backward(
     accumulate: bool,
 ) {
     let RmsNormSaved { x, w, rstd } = saved;
-    assert!(
-        (dy.rows, dy.stride) == (x.rows, stride_of(x.cols)),
-        "dy must have the shape of rms_norm's input"
-    );
     assert!((dx.rows, dx.cols) == (x.rows, x.cols), "dx must have the shape of rms_norm's input");
     assert_is_padded(&dx);
     let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm_backward", x.element, x.rows);
@@ -129,11 +127,11 @@ pub fn rms_norm_backward(
     let bindings = [
         x.bind_with_offset("x", x.element),
         w.bind("w", x.element),
-        dy.bind("dy", x.element),
+        dy.bind_with_offset("dy", x.element),
         rstd.bind("rstd", Element::F32),
         dx.bind_with_offset("dx", x.element),
     ];
-    let params = Params { dx_offset: dx.offset4(), dx_stride: dx.stride4(), ..Params::new(x, None) };
+    let params = Params { dx_offset: dx.offset4(), dx_stride: dx.stride4(), ..Params::new(x, &dy, None) };
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
@@ -144,12 +142,12 @@ pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &RmsNormSaved, dy: Te
     assert!(dw.element == Element::F32, "gradients of parameters must be f32");
     let blocks = x.rows.div_ceil(ROWS);
     let partials = rec.tensor("partials", blocks, x.cols, Element::F32);
-    let params = Params::new(x, None);
+    let params = Params::new(x, &dy, None);
     let size = [params.cols4, blocks];
     let (kernel, grid) = per_block(rec, "rms_norm", "rms_norm_backward_weight", x.element, size);
     let bindings = [
         x.bind_with_offset("x", x.element),
-        dy.bind("dy", x.element),
+        dy.bind_with_offset("dy", x.element),
         rstd.bind("rstd", Element::F32),
         partials.bind("partials", Element::F32),
     ];

@@ -194,6 +194,45 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
+    /// All q heads of packed `qkv` (N, (H + 2 G)·C) normalised together, and all k heads; v is copied. The weights are
+    /// (1, H·C) and (1, G·C).
+    #[track_caller]
+    pub fn joint_qk_norm(
+        &mut self,
+        qkv: Var,
+        [q_weight, k_weight]: [&'p Parameter; 2],
+        layout: HeadLayout,
+        norm: RmsNorm,
+    ) -> Var {
+        let Tensor { rows, cols, element, .. } = qkv.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        let [q_cols, k_cols, v_cols] = [layout.q_cols(), layout.k_cols(), layout.v_cols()];
+        let normalised = [(q_weight, 0, q_cols), (k_weight, q_cols, k_cols)];
+        let values = move |tensor: Tensor| tensor.columns(layout.v_start(), v_cols);
+        let rstd = normalised.map(|(weight, first, cols)| {
+            let rstd = self.rec.tensor("rstd", 1, rows, Element::F32);
+            let [x, y] = [qkv.tensor, y].map(|tensor| tensor.columns(first, cols));
+            rms_norm::rms_norm(self.rec, x, weight.weight(), y, rstd, norm);
+            rstd
+        });
+        add::add(self.rec, values(qkv.tensor), values(y), 1.0, false);
+        let (saved_x, saved_rstd) = (self.save(qkv), rstd.map(|rstd| self.save_tensor(rstd)));
+        self.result(y, &[qkv], Parameter::any_trains([q_weight, k_weight]), move |tape, dy| {
+            let gradient = tape.rec.tensor("gradient", rows, cols, element);
+            for ((weight, first, cols), saved_rstd) in normalised.into_iter().zip(saved_rstd) {
+                let [x, dy, dx] =
+                    [tape.saved(saved_x), dy, gradient].map(|tensor| tensor.columns(first, cols));
+                let saved = rms_norm::RmsNormSaved { x, w: weight.weight(), rstd: tape.saved(saved_rstd) };
+                if let Some(dw) = weight.gradient() {
+                    rms_norm::rms_norm_backward_weight(tape.rec, &saved, dy, dw);
+                }
+                rms_norm::rms_norm_backward(tape.rec, &saved, norm, dy, dx, false);
+            }
+            add::add(tape.rec, values(dy), values(gradient), 1.0, false);
+            tape.give(qkv, gradient);
+        })
+    }
+
     /// q and k heads of packed `qkv` rotated by their positions, in place: `qkv` must have no other reader.
     #[track_caller]
     pub fn rope(

@@ -445,6 +445,41 @@ fn attention() {
     });
 }
 
+/// q and k each normalised over all their heads; v is copied, and so is its gradient.
+#[test]
+fn joint_qk_norm() {
+    check("tape joint_qk_norm", |case| {
+        let x = case.input(N, LAYOUT.cols(), F32);
+        let [q_cols, k_cols] = [32, 16];
+        let weights = [weight(case, 1, q_cols as u32), weight(case, 1, k_cols as u32)];
+        let norm = RmsNorm { epsilon: 1e-6, is_zero_centered: true };
+        let [wq, wk] = [0, 1].map(|i: usize| factors(norm, &weights[i].values));
+        let [q, k, v] = split_qkv(&x.values, &LAYOUT);
+        let normed = |x: &[f64], w: &[f64]| reference::rms_norm::rms_norm(x, w, w.len(), 1e-6);
+        let want = pack_qkv(&[normed(&q, &wq), normed(&k, &wk), v], &LAYOUT);
+        let result = std::cell::Cell::new(None);
+        mid_graph(
+            case,
+            &x,
+            LAYOUT.cols(),
+            q_cols as u32 + N,
+            |tape, x, w| {
+                let y = tape.joint_qk_norm(x, [&w[0].parameter, &w[1].parameter], LAYOUT, norm);
+                result.set(Some(y.tensor));
+                y
+            },
+            &weights,
+            |dy| {
+                let [dq, dk, dv] = split_qkv(dy, &LAYOUT);
+                let (dq, dwq) = reference::rms_norm::rms_norm_backward(&q, &wq, &dq, q_cols, 1e-6);
+                let (dk, dwk) = reference::rms_norm::rms_norm_backward(&k, &wk, &dk, k_cols, 1e-6);
+                (pack_qkv(&[dq, dk, dv], &LAYOUT), vec![dwq, dwk])
+            },
+        );
+        case.expect("y", result.get().expect("recorded"), want, allowed(F32, q_cols as u32));
+    });
+}
+
 #[test]
 fn qk_norm() {
     check("tape qk_norm", |case| {

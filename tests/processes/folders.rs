@@ -1,4 +1,4 @@
-//! Small Hugging Face folders of eleven families: evaluated and trained as transformers evaluates and trains them, whose
+//! Small Hugging Face folders of many families: evaluated and trained as transformers evaluates and trains them, whose
 //! losses `tests/transformers/folders.py` wrote.
 
 use crate::launch::{gristmill, run};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 11] = [
+const FAMILIES: [&str; 15] = [
     "llama",
     "mistral",
     "qwen3",
@@ -20,6 +20,10 @@ const FAMILIES: [&str; 11] = [
     "ministral3",
     "granite",
     "gemma",
+    "glm4",
+    "exaone4",
+    "olmo2",
+    "hunyuan_v1_dense",
     "gpt2",
 ];
 const TEXT: &str = "tests/data/mill.txt";

@@ -2,7 +2,7 @@
 
 use gristmill::element::Element;
 use gristmill::model::config::{
-    Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig,
+    self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig,
     NormPlacement, Positions, QueryScaling, RopeScaling, TokenDispatch, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
@@ -10,7 +10,7 @@ use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
 use reference::gpt::Layer;
 use reference::rope_scaling::Scaling;
 use reference::storage::Storage;
-use reference::variant::{Naming, Norms, Variant};
+use reference::variant::{Naming, Norms, QkNorm, Variant};
 use std::collections::BTreeMap;
 
 pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
@@ -69,6 +69,11 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             },
             alibi: model.positions == Positions::Alibi,
             embedding_norm: model.embedding_norm,
+            qk_norm: match model.qk_norm_kind {
+                config::QkNorm::Heads => QkNorm::Heads,
+                config::QkNorm::AllHeads => QkNorm::AllHeads,
+                config::QkNorm::RotatedHeads => QkNorm::RotatedHeads,
+            },
             norms: match model.norm_placement {
                 NormPlacement::Before => Norms::Before,
                 NormPlacement::After => Norms::After,

@@ -148,6 +148,28 @@ fn on_both_sides(model: &str) -> Setup {
     Setup::new("norms on both sides", &format!("norm_placement: both, {model}"))
 }
 
+/// q and k normalised over all heads together, and head by head after the rotation.
+#[test]
+fn norms_of_queries_and_keys_follow_the_reference() {
+    for setup in [
+        of_all_heads("norm_placement: after"),
+        of_rotated_heads("qkv_has_bias: True, rotary_percent: 0.5"),
+        of_rotated_heads("rotary_interleaved: True, layernorm_zero_centered_gamma: True"),
+    ] {
+        follows_the_reference(&setup, compared_steps());
+    }
+}
+
+fn of_all_heads(model: &str) -> Setup {
+    let keys = "use_qk_norm: True, qk_norm_kind: all_heads, n_kv_heads: 2";
+    Setup::new("norms of all heads", &format!("{keys}, {model}"))
+}
+
+fn of_rotated_heads(model: &str) -> Setup {
+    let keys = "use_qk_norm: True, qk_norm_kind: rotated_heads, n_kv_heads: 2";
+    Setup::new("norms of rotated heads", &format!("{keys}, {model}"))
+}
+
 /// The kernels that a GPU runs, and 16 bits; six heads, no power of two. One of these for each type of model, all with
 /// `GRISTMILL_LONG`.
 #[test]
@@ -159,9 +181,11 @@ fn each_part_follows_on_other_tiers_and_in_16_bits() {
     let bfloat16 = ["--model.model_config.compute_dtype=bfloat16", "--runner_wrapper.scale_sense=1024"];
     let centred = || zero_centred("tie_word_embeddings: True");
     let both = || on_both_sides("layernorm_zero_centered_gamma: True");
+    let all = || of_all_heads("norm_placement: after");
+    let rotated = || of_rotated_heads("tie_word_embeddings: True");
     let kinds: [(&[&str], u64); 3] = [(&["--context.tier=portable"], 4), (&float16, 6), (&bfloat16, 6)];
     for (number, setup) in
-        ([bloom, baichuan, pangu, centred, both] as [fn() -> Setup; 5]).into_iter().enumerate()
+        ([bloom, baichuan, pangu, centred, both, all, rotated] as [fn() -> Setup; 7]).into_iter().enumerate()
     {
         for (keys, steps) in in_turn(number, &kinds) {
             follows_the_reference(&setup().with(keys), *steps);

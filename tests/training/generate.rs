@@ -106,12 +106,17 @@ fn rotated_models_write_as_the_reference() {
     let qwen = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True";
     let factors = Setup::new("factors", &format!("{FACTORS}, hidden_act: gelu_new"));
     write_as_the_reference([Setup::new("qwen", qwen), Setup::new("window", "sliding_window: 7"), factors]);
+    let qk_norm = |name, kind: &str| {
+        Setup::new(name, &format!("use_qk_norm: True, qk_norm_kind: {kind}, n_kv_heads: 2"))
+    };
     let layers = [
         Setup::of_layers("layers", ""),
         Setup::of_growing_queries("growing queries", ""),
         Setup::of_soft_caps("soft caps", ""),
         Setup::new("zero-centred", "layernorm_zero_centered_gamma: True, use_qk_norm: True, n_kv_heads: 2"),
         Setup::new("norms after", "norm_placement: after, n_kv_heads: 2"),
+        qk_norm("all heads", "all_heads"),
+        qk_norm("rotated heads", "rotated_heads"),
     ];
     for setup in layers {
         writes_as_alone_and_as_the_reference(&trained_model(setup), &Tier::EVERYWHERE);

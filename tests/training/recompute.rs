@@ -80,6 +80,10 @@ fn dense_models_compute_the_same() {
     changes_no_bit(4, || Setup::of_layers("layers", DROPOUT));
     let after = "norm_placement: after, layernorm_zero_centered_gamma: True";
     changes_no_bit(0, || Setup::new("norms after", after));
+    let kinds = ["all_heads", "rotated_heads"];
+    let [all, rotated] = kinds.map(|kind| format!("use_qk_norm: True, qk_norm_kind: {kind}, n_kv_heads: 2"));
+    changes_no_bit(2, || Setup::new("norms of all heads", &all));
+    changes_no_bit(2, || Setup::new("norms of rotated heads", &rotated));
     changes_no_bit(2, || Setup::new("norms on both sides", &format!("norm_placement: both, {DROPOUT}")));
 }
 

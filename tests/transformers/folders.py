@@ -2,7 +2,7 @@
 
     python tests/transformers/folders.py
 
-Random models of eleven families, saved by `save_pretrained`; losses.json has of each the loss of tests/data/mill.txt by windows of WINDOW
+Random models of many families, saved by `save_pretrained`; losses.json has of each the loss of tests/data/mill.txt by windows of WINDOW
 bytes, each after the byte before it and the first after a line feed, in float64, and the losses of five steps of AdamW on the first
 BATCH of them, in float32. tests/processes/folders.rs compares gristmill's with them. Two more have a tokenizer, a chat template and
 weights in bfloat16, one of them in two files: tests/processes/conversations.rs takes them from conversations to merged weights. Needs
@@ -38,6 +38,10 @@ FAMILIES = {
         {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0, "attention_bias": True, **shapes.ROPE},
     ),
     "gemma": ("gemma", shapes.ROPE),
+    "glm4": ("glm4", shapes.ROPE),
+    "exaone4": ("exaone4", {"sliding_window": 7, "sliding_window_pattern": 2, **shapes.ROPE}),
+    "olmo2": ("olmo2", shapes.ROPE),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", shapes.ROPE),
     "gpt2": ("gpt2", {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
 }
 CONVERSING = {

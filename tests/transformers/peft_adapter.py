@@ -72,6 +72,10 @@ FOLDERS = {
         {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 7, **shapes.ROPE},
         "lora_rank: 3, target_modules: 'q_proj|k_proj|o_proj'",
     ),
+    # Norms after sublayers, over all heads of q and k, and of rotated heads.
+    "glm4": ("glm4", shapes.ROPE, "lora_rank: 3, target_modules: 'q_proj|o_proj|down_proj'"),
+    "olmo2": ("olmo2", shapes.ROPE, "lora_rank: 3, target_modules: '.*_proj'"),
+    "hunyuan": ("hunyuan_v1_dense", shapes.ROPE, "lora_rank: 2, target_modules: 'q_proj|k_proj|o_proj'"),
     "cwm": ("cwm", {"sliding_window": 7, **shapes.ROPE}, "lora_rank: 2, target_modules: '.*_proj'"),
     "ministral3": (
         "ministral3",

@@ -4,7 +4,8 @@ use super::classes::always_here;
 use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{
-    Activation, Family, Gate, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, NormPlacement, Score,
+    Activation, Family, Gate, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, NormPlacement,
+    QkNorm, Score,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,8 +29,9 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("intermediate_size", model.intermediate_size.into()),
         ("hidden_act", activation(model.activation).into()),
         ("rms_norm_eps", model.norm_eps.into()),
+        ("qk_norm_kind", qk_norm_kind(model.qk_norm_kind).into()),
         ("norm_placement", norm_placement(model.norm_placement).into()),
-        ("layernorm_zero_centered_gamma", model.zero_centered_norms.into()),
+        ("layernorm_zero_centered_gamma", model.zero_centered_norms.then_some(true).into()),
         ("tie_word_embeddings", model.tie_word_embeddings.into()),
         ("qkv_has_bias", model.qkv_bias.into()),
         ("attn_proj_has_bias", model.output_bias.into()),
@@ -116,12 +118,21 @@ fn rotating_width(model: &ModelConfig) -> usize {
     if model.latent.is_some() { model.layer.rotary_dim } else { model.head_dim }
 }
 
-/// The word for where norms stand.
-pub(in crate::hugging_face) fn norm_placement(placement: NormPlacement) -> &'static str {
+/// The word for how q and k are normalised, unless it is head by head before the rotation.
+fn qk_norm_kind(kind: QkNorm) -> Option<&'static str> {
+    match kind {
+        QkNorm::Heads => None,
+        QkNorm::AllHeads => Some("all_heads"),
+        QkNorm::RotatedHeads => Some("rotated_heads"),
+    }
+}
+
+/// The word for where norms stand, unless it is before attention and feed-forward network.
+fn norm_placement(placement: NormPlacement) -> Option<&'static str> {
     match placement {
-        NormPlacement::Before => "before",
-        NormPlacement::After => "after",
-        NormPlacement::Both => "both",
+        NormPlacement::Before => None,
+        NormPlacement::After => Some("after"),
+        NormPlacement::Both => Some("both"),
     }
 }
 

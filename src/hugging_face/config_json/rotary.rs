@@ -155,8 +155,15 @@ impl Rotation {
         let kind = ["rope_type", "type"].iter().find_map(|key| parameters.get(*key)?.as_str());
         // The three parts of a position are the same in text.
         let kind = kind.filter(|kind| *kind != "mrope" || !reading.reads("mrope_section"));
-        let kind = kind.unwrap_or("default").to_string();
-        let theta = theta * reading.number("rope_ratio").unwrap_or(1.0);
+        let mut kind = kind.unwrap_or("default").to_string();
+        let mut theta = theta * reading.number("rope_ratio").unwrap_or(1.0);
+        // Hunyuan's "dynamic" is another base, the same for all lengths; it passes over the other parameters.
+        let alpha =
+            inner("alpha").filter(|alpha| *alpha != 0.0 && kind == "dynamic" && reading.reads("alpha"));
+        if let (Some(alpha), Some(width)) = (alpha, reading.number("head_dim")) {
+            theta *= alpha.powf(width / (width - 2.0));
+            kind = "default".to_string();
+        }
         let mut rotation = Self { theta, share, kind, parameters, scaling: None, queries: None };
         let (beta, original) = (rotation.number(GROWTH), rotation.number("original_max_position_embeddings"));
         let queries = beta.zip(original).map(|(beta, original)| QueryScaling { beta, original });

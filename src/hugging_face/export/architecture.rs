@@ -13,6 +13,8 @@
 //! | is an ERNIE 4.5 | `Ernie4_5ForCausalLM` | biases in all layers or in none, no window, whole heads rotate |
 //! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
 //! | is a GLM with norms before and after sublayers | `Glm4ForCausalLM` | no window |
+//! | is dense and has norms after sublayers alone, and q and k normalised over all heads | `Olmo2ForCausalLM`, also with biases in all of attention | no window |
+//! | is dense and has norms of rotated heads | `HunYuanDenseV1ForCausalLM`, also with biases in all of attention | no window |
 //! | is dense and has norms after sublayers alone | `Exaone4ForCausalLM` | QK-norm, no biases; where some layers have a window, the others do not rotate, otherwise all do |
 //! | is dense and its norms multiply by 1 + w | `GemmaForCausalLM`, also with biases in all of attention | the gate's activation is GELU or SiLU, the factor of the embedding is the root of `hidden_size`, and there is no other; no window, no QK-norm, whole heads rotate |
 //! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
@@ -22,6 +24,7 @@
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, also with biases in all of attention, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window in all layers, `MinistralForCausalLM` with one in some, or `CwmForCausalLM` if the feed-forward layers have biases, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
 //! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
+//! | has q and k normalised over all heads | `OlmoeForCausalLM`, also with biases in all of attention | plain softmax, no shared expert, no window, heads as wide together as the model |
 //! | is what [`ModelConfig::is_mixtral`] says | `MixtralForCausalLM` | always |
 //! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, no q/k/v biases, no window, heads as wide together as the model; the shared expert, if any, as above |
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
@@ -34,9 +37,9 @@
 
 use super::hugging_face_scaling;
 use crate::hugging_face::config_json::classes::{Class, named, of_type};
-use crate::hugging_face::config_json::{Windows, norm_placement, type_of};
+use crate::hugging_face::config_json::{Windows, facts, type_of};
 use crate::model::config::{
-    Activation, Factors, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig, NormPlacement,
+    Activation, Factors, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig, NormPlacement, QkNorm,
 };
 use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
@@ -61,6 +64,8 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
 fn nearest_dense(model: &ModelConfig) -> &'static str {
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
     match (model.qk_norm, model.qkv_bias, windows) {
+        _ if model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads => "olmo2",
+        _ if model.qk_norm && model.qk_norm_kind == QkNorm::RotatedHeads => "hunyuan_v1_dense",
         _ if model.norm_placement == NormPlacement::After => "exaone4",
         _ if model.zero_centered_norms => "gemma",
         _ if has_factors(model) => "granite",
@@ -83,6 +88,7 @@ fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str
     match (mixture.shared, mixture.route.score) {
         (Some(shared), _) if shared.is_gated => "qwen2_moe",
         (_, Score::Sigmoid) => "glm4_moe",
+        _ if model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads => "olmoe",
         _ if model.is_mixtral() => "mixtral",
         (None, Score::Softmax) if mixture.route.groups.is_none() && model.qk_norm => "qwen3_moe",
         (_, Score::Softmax) => "deepseek",
@@ -112,10 +118,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (!matches!(name, "smollm3" | "exaone4") && has_unrotated(model), "layers without rotation"),
         (name == "exaone4" && !rotates_in_windows(model), "rotation but that of the layers with a window"),
         (name == "exaone4" && !model.qk_norm, "attention without QK-norm"),
-        (
-            class.facts.get("norm_placement").is_some_and(|theirs| !is_placement(theirs, model)),
-            "norms in these places",
-        ),
+        (differs(class, "norm_placement", model), "norms in these places"),
+        (model.qk_norm && differs(class, "qk_norm_kind", model), "QK-norm of this kind"),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
         (matches!(name, "ministral3" | "granite" | "gemma") && model.qk_norm, "QK-norm"),
         (!matches!(name, "granite" | "gemma") && has_factors(model), "factors of activations"),
@@ -147,7 +151,11 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "biases of q, k and v alone",
         ),
         (matches!(name, "qwen2_moe" | "deepseek" | "mixtral") && model.qk_norm, "QK-norm"),
-        (matches!(name, "deepseek" | "helium") && has_own_heads, "head_dim of its own"),
+        (matches!(name, "deepseek" | "helium" | "olmoe") && has_own_heads, "head_dim of its own"),
+        (
+            matches!(name, "olmo2" | "olmoe" | "hunyuan_v1_dense") && !model.qk_norm,
+            "attention without QK-norm",
+        ),
         // The class's norms of latent vectors do not read `rms_norm_eps`.
         (is_latent && model.norm_eps != 1e-6, "rms_norm_eps other than 1e-6 in the norms of latent vectors"),
         (
@@ -166,6 +174,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     let all_of_mlp = model.gate_up_bias && model.down_bias;
     let [all_of_attention, all_of_mlp] = match class {
         "llama" | "granite" | "smollm3" => [model.qkv_bias, all_of_mlp],
+        "olmo2" | "olmoe" | "hunyuan_v1_dense" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
         "qwen3" | "gemma" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
@@ -173,7 +182,9 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         _ => [false, false],
     };
     let of_all_or_none = class == "ernie4_5" && !all_of_mlp;
-    let of_attention_or_none = matches!(class, "granite" | "gemma" | "smollm3") && !model.output_bias;
+    let of_attention_or_none =
+        matches!(class, "granite" | "gemma" | "smollm3" | "olmo2" | "olmoe" | "hunyuan_v1_dense")
+            && !model.output_bias;
     let has_no_qkv =
         matches!(class, "phi3" | "ministral3" | "exaone4") || of_all_or_none || of_attention_or_none;
     [
@@ -204,14 +215,18 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         (has_v3_router && count(GroupScore::Best), "groups that count by their best expert"),
         (needs_shared && mixture.shared.is_some_and(|shared| shared.is_gated), "gate of the shared expert"),
         (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
+        (class == "olmoe" && mixture.shared.is_some(), "shared expert"),
+        (class == "olmoe" && mixture.first_dense_layers > 0, "dense layers"),
         (class != "qwen2_moe" && odd_width, "shared expert of this width"),
     ];
     checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()
 }
 
-/// Whether `theirs`, a fact of a class, says where the norms of `model` stand.
-fn is_placement(theirs: &Value, model: &ModelConfig) -> bool {
-    theirs.as_str().and_then(|word| word.strip_prefix('=')) == Some(norm_placement(model.norm_placement))
+/// Whether `class`, which always computes the same of `fact`, computes something else than `model`.
+fn differs(class: &Class, fact: &str, model: &ModelConfig) -> bool {
+    let word = |value: &Value| value.as_str().map(|word| word.trim_start_matches('=').to_string());
+    let ours = facts(model).get(fact).and_then(word);
+    class.facts.get(fact).is_some_and(|theirs| word(theirs) != ours)
 }
 
 /// Whether the layers that rotate are those with a window, or all if none has one.

@@ -185,9 +185,9 @@ impl<'a, P> Scope<'a, P> {
         self.norm_of(path, &StackedRows::new([name], &[cols]).repeated())
     }
 
-    /// The weight of a norm over the dimensions of q's or k's heads.
-    pub fn head_norm(&mut self, path: &str, name: &str) -> P {
-        let rows = StackedRows::new([name], &[self.config.head_dim]).repeated();
+    /// The weight of a norm over the dimensions of `heads` heads of q or k.
+    pub fn head_norm(&mut self, path: &str, name: &str, heads: usize) -> P {
+        let rows = StackedRows::new([name], &[heads * self.config.head_dim]).repeated();
         self.norm_of(path, &rows.with_heads(self.interleaved_heads(), 1))
     }
 

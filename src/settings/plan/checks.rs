@@ -1,7 +1,7 @@
 //! Checks that need the whole plan: its model, parameters and ranks.
 
 use super::RunPlan;
-use crate::model::config::{BalanceLosses, ModelConfig};
+use crate::model::config::{BalanceLosses, ModelConfig, QkNorm};
 use crate::model::count;
 use crate::model::groups::{List, Selection};
 use crate::model::parameters::{Gpt, Spec};
@@ -114,6 +114,9 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
         fault(format!(
             "{kv_heads} key-value heads evenly, nor repeat each as often; write a degree that divides them"
         ));
+    }
+    if model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads {
+        fault("heads that are normalised together (`qk_norm_kind: all_heads`); write 1".to_string());
     }
     let mixture = model.mixture.as_ref();
     let has_dense = (0..model.num_layers).any(|layer| model.mixture_of(layer).is_none());

@@ -21,7 +21,7 @@ use super::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
 use super::mixture::Memory;
 use super::rms_norm::{rms_norm, rms_norm_backward};
 use super::rope::{rope, rope_backward};
-use super::variant::{Names, Norms};
+use super::variant::{Names, Norms, QkNorm};
 use super::vector::{add, scaled};
 use latent::Latent;
 
@@ -46,7 +46,8 @@ pub(super) struct Activations {
     x: Vec<f64>,
     /// x after the first norm, (N, D).
     attention_input: Vec<f64>,
-    /// Projected queries (N, H·d) and keys (N, K·d), which only the backward pass of their norm reads.
+    /// Projected queries (N, H·d) and keys (N, K·d), rotated if their norm comes after that, which only the backward
+    /// pass of their norm reads.
     q_projected: Vec<f64>,
     k_projected: Vec<f64>,
     /// What latent attention makes them of.
@@ -82,11 +83,11 @@ impl Block<'_> {
             }
             None => (None, self.project_qkv(&attention_input).map(store)),
         };
-        let (mut q, mut k) = if self.shape.qk_norm {
-            let norm = |name, x: &[f64]| store(self.norm(name, x));
-            (norm("self_attn.q_norm", &q_projected), norm("self_attn.k_norm", &k_projected))
-        } else {
-            (q_projected.clone(), k_projected.clone())
+        let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
+        let norms = |qk: [&[f64]; 2]| [0, 1].map(|i| store(self.norm(names.qk_norms[i], qk[i])));
+        let [mut q, mut k] = match self.shape.qk_norm && !is_last {
+            true => norms([&q_projected, &k_projected]),
+            false => [q_projected.clone(), k_projected.clone()],
         };
         let layer = self.shape.layer(self.layer);
         if let Some(rotation) = &layer.rope {
@@ -94,6 +95,11 @@ impl Block<'_> {
             rope(&mut k, self.positions, self.shape.num_kv_heads, rotation);
             self.scale_queries(&mut q);
             (q, k) = (store(q), store(k));
+        }
+        let (mut q_normed, mut k_normed) = (q_projected, k_projected);
+        if is_last {
+            (q_normed, k_normed) = (q, k);
+            [q, k] = norms([&q_normed, &k_normed]);
         }
         let attended = store(attention(&q, &k, &v, &self.attention()).0);
         let (x_middle, attention_output) = self.plus(&x, self.project(names.out, &attended), 0);
@@ -105,8 +111,8 @@ impl Block<'_> {
         let saved = Activations {
             x,
             attention_input,
-            q_projected,
-            k_projected,
+            q_projected: q_normed,
+            k_projected: k_normed,
             latent,
             q,
             k,
@@ -145,15 +151,22 @@ impl Block<'_> {
         let dattended = store(self.project_backward(names.out, &saved.attended, &dadded, grads));
         let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
         let [mut dq, mut dk, dv] = [dq, dk, dv].map(store);
+        let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
+        let mut norms_backward = |dq: &[f64], dk: &[f64]| {
+            let mut of = |i: usize, x: &[f64], dy| store(self.norm_backward(names.qk_norms[i], x, dy, grads));
+            [of(0, &saved.q_projected, dq), of(1, &saved.k_projected, dk)]
+        };
+        if is_last {
+            [dq, dk] = norms_backward(&dq, &dk);
+        }
         if let Some(rotation) = &self.shape.layer(self.layer).rope {
             self.scale_queries(&mut dq);
             rope_backward(&mut dq, self.positions, self.shape.num_heads, rotation);
             rope_backward(&mut dk, self.positions, self.shape.num_kv_heads, rotation);
             (dq, dk) = (store(dq), store(dk));
         }
-        if self.shape.qk_norm {
-            dq = store(self.norm_backward("self_attn.q_norm", &saved.q_projected, &dq, grads));
-            dk = store(self.norm_backward("self_attn.k_norm", &saved.k_projected, &dk, grads));
+        if self.shape.qk_norm && !is_last {
+            [dq, dk] = norms_backward(&dq, &dk);
         }
         let (input, dqkv) = (&saved.attention_input, [&dq[..], &dk, &dv]);
         let dinput = store(match (&self.shape.latent, &saved.latent) {

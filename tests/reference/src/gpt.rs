@@ -59,7 +59,7 @@ pub struct Shape {
     pub biases: Biases,
     /// Factors of its activations.
     pub factors: Factors,
-    /// Queries and keys are normalised head by head before the rotation, as in Qwen3.
+    /// Queries and keys are normalised, in the way of [`Variant::qk_norm`].
     pub qk_norm: bool,
     /// Sliding window: a token sees this many tokens, itself included; `None`: unlimited.
     pub window: Option<usize>,

@@ -3,7 +3,7 @@
 use super::gpt::{Architecture, HEAD, POSITIONS, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
-use super::variant::Norms;
+use super::variant::{Norms, QkNorm};
 
 impl Shape {
     /// (name, number of elements) of every tensor of the model: exactly what [`Weights`](super::gpt::Weights) must
@@ -104,8 +104,11 @@ impl Shape {
             linear(&mut add, name, [width, hidden], biases.qkv);
         }
         if self.qk_norm {
-            add("self_attn.q_norm.weight", self.head_dim);
-            add("self_attn.k_norm.weight", self.head_dim);
+            let widths = match self.variant.qk_norm {
+                QkNorm::AllHeads => [q, kv],
+                QkNorm::Heads | QkNorm::RotatedHeads => [self.head_dim; 2],
+            };
+            names.qk_norms.iter().zip(widths).for_each(|(norm, width)| add(&format!("{norm}.weight"), width));
         }
         linear(&mut add, "self_attn.o_proj", [hidden, out], biases.output);
         if self.variant.norms != Norms::After {

@@ -15,6 +15,8 @@ pub struct Variant {
     pub alibi: bool,
     /// The embedded tokens are normalised before the first block.
     pub embedding_norm: bool,
+    /// How queries and keys are normalised, if they are.
+    pub qk_norm: QkNorm,
     /// Where the norms of a block stand; Llama only.
     pub norms: Norms,
     /// RMSNorms multiply by 1 + w instead of w, as in Gemma.
@@ -27,6 +29,17 @@ pub struct Variant {
     pub score_cap: Option<f64>,
     /// Soft cap of the logits.
     pub logit_cap: Option<f64>,
+}
+
+/// How queries and keys are normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// Head by head before the rotation, as in Qwen3.
+    Heads,
+    /// All heads together before the rotation, as in OLMo 2.
+    AllHeads,
+    /// Head by head after the rotation, as in Hunyuan.
+    RotatedHeads,
 }
 
 /// Where the norms of a block stand.
@@ -63,6 +76,8 @@ pub(super) struct Names {
     pub attention_norm: &'static str,
     /// Of q, k and v each, or of all as one tensor.
     pub qkv: &'static [&'static str],
+    /// Of the norms of q and k.
+    pub qk_norms: [&'static str; 2],
     pub out: &'static str,
     /// Of the outputs of attention and feed-forward network, in Llama.
     pub post_norms: [&'static str; 2],
@@ -78,6 +93,7 @@ impl Variant {
         naming: Naming::Plain,
         alibi: false,
         embedding_norm: false,
+        qk_norm: QkNorm::Heads,
         norms: Norms::Before,
         zero_centered_norms: false,
         query_layer: false,
@@ -118,6 +134,7 @@ impl Shape {
             (Naming::Glm, _) => &GLM,
             (Naming::Pangu, _) => &PANGU,
             (_, Architecture::Llama) if self.variant.norms == Norms::Both => &GEMMA2,
+            (_, Architecture::Llama) if self.variant.qk_norm == QkNorm::RotatedHeads => &HUNYUAN,
             (_, Architecture::Llama) => &LLAMA,
             (_, Architecture::Gpt2 { .. }) => &GPT2,
         }
@@ -173,6 +190,7 @@ const LLAMA: Names = Names {
     layers: "model.layers",
     attention_norm: "input_layernorm",
     qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    qk_norms: ["self_attn.q_norm", "self_attn.k_norm"],
     out: "self_attn.o_proj",
     post_norms: ["post_attention_layernorm", "post_feedforward_layernorm"],
     ffn_norm: "post_attention_layernorm",
@@ -180,12 +198,14 @@ const LLAMA: Names = Names {
     down: "mlp.down_proj",
 };
 const GLM: Names = Names { post_norms: ["post_self_attn_layernorm", "post_mlp_layernorm"], ..LLAMA };
+const HUNYUAN: Names = Names { qk_norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"], ..LLAMA };
 const GEMMA2: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };
 const BAICHUAN: Names = Names { qkv: &["self_attn.W_pack"], ..LLAMA };
 const GPT2: Names = Names {
     layers: "transformer.h",
     attention_norm: "ln_1",
     qkv: &["attn.c_attn"],
+    qk_norms: [""; 2],
     out: "attn.c_proj",
     post_norms: [""; 2],
     ffn_norm: "ln_2",
@@ -198,6 +218,7 @@ const BLOOM: Names = Names {
     layers: "transformer.h",
     attention_norm: "input_layernorm",
     qkv: &["self_attention.query_key_value"],
+    qk_norms: [""; 2],
     out: "self_attention.dense",
     post_norms: [""; 2],
     ffn_norm: "post_attention_layernorm",

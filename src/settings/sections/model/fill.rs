@@ -2,7 +2,7 @@
 
 use super::rows::Model;
 use super::{GPT2, LLAMA, MAX_HEAD_DIM, latent, layers, rope_scaling};
-use crate::model::config::{LayerConfig, ModelConfig, MultiToken};
+use crate::model::config::{LayerConfig, ModelConfig, MultiToken, QkNorm};
 use crate::settings::engine::*;
 
 /// Keys of biases that files leave out where they mean the default of the base.
@@ -53,6 +53,7 @@ fn fill_config(model: &mut Model) {
     let config = &mut model.config;
     config.ignore_id = u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX);
     config.qk_norm = model.use_qk_norm == Some(true);
+    config.qk_norm_kind = model.qk_norm_kind.unwrap_or_default();
     config.norm_placement = model.norm_placement.unwrap_or_default();
     config.zero_centered_norms = model.layernorm_zero_centered_gamma == Some(true);
     let (rope_scaling, query_scaling) =
@@ -106,6 +107,10 @@ fn head_dim_of(config: &ModelConfig, reader: &Reader<'_>) -> Option<usize> {
 
 fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     model.use_qk_norm.get_or_insert(false);
+    let is_plain = model.qk_norm_kind.is_none_or(|kind| kind == QkNorm::Heads);
+    let message = "without `use_qk_norm: True` nothing of it is normalised so; write that, or remove it";
+    let heads_are_normed = model.use_qk_norm == Some(true) && !model.is_latent();
+    reader.require(&["qk_norm_kind", "use_qk_norm"], is_plain || heads_are_normed, message);
     let share = *model.rotary_percent.get_or_insert(1.0);
     let ModelConfig { num_heads: heads, num_kv_heads: kv_heads, head_dim, seq_length, .. } = model.config;
     let divide = kv_heads > 0 && heads.is_multiple_of(kv_heads);

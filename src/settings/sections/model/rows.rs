@@ -6,7 +6,7 @@ use super::rope_scaling::{self, Scaling};
 use super::types::{ModelType, defaults};
 use super::{GPT2, LLAMA, PATH, latent};
 use crate::element::Element;
-use crate::model::config::{Activation, Gate, Gelu, LatentAttention, ModelConfig, NormPlacement};
+use crate::model::config::{Activation, Gate, Gelu, LatentAttention, ModelConfig, NormPlacement, QkNorm};
 use crate::settings::engine::*;
 use crate::settings::sections::parallel::Offset;
 
@@ -33,9 +33,12 @@ rows! {
         multi_latent_attention: Option<bool> = Shape.optional().of(DEEPSEEK).example("True"),
         /// Share of a head's dimensions that rotate, an even number of them; 1 by default, 0.5 in ChatGLM2Config.
         rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA).example("0.5"),
-        /// Whether RMSNorm is applied to each head of q and k before rotation. DeepSeek's types accept only `True`:
+        /// Whether RMSNorm is applied to each head of q and k before rotation, or as `qk_norm_kind` says. DeepSeek's types accept only `True`:
         /// they normalise their latent vectors instead.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
+        /// How `use_qk_norm` normalises q and k: `heads` one by one, `all_heads` of q together and all of k, as in OLMo 2,
+        /// or `rotated_heads`, one by one after the rotation, as in Hunyuan; `heads` by default.
+        qk_norm_kind: Option<QkNorm> = Shape.optional().of(LLAMA).example("all_heads\nuse_qk_norm: True"),
         /// Where the norms of a layer stand: `before` attention and feed-forward layer, `after` them (x + norm(f(x)), as
         /// in OLMo 2), or `both`; `before` by default.
         norm_placement: Option<NormPlacement> = Shape.optional().of(LLAMA).example("after"),
@@ -184,6 +187,11 @@ const CAP: Range = Range::new("a number from 1e-6 to 1e6", |cap| (1e-6..=1e6).co
 impl Words for Element {
     const WORDS: &'static [(&'static str, Self)] =
         &[("float32", Self::F32), ("float16", Self::F16), ("bfloat16", Self::Bf16)];
+}
+
+impl Words for QkNorm {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("heads", Self::Heads), ("all_heads", Self::AllHeads), ("rotated_heads", Self::RotatedHeads)];
 }
 
 impl Words for NormPlacement {

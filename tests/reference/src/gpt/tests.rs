@@ -4,7 +4,7 @@ use super::*;
 use crate::gradient_check::{assert_close, assert_gradient};
 use crate::random::Random;
 use crate::rope_scaling::Scaling;
-use crate::variant::{Naming, Norms, Variant};
+use crate::variant::{Naming, Norms, QkNorm, Variant};
 
 const LLAMA: Shape = Shape {
     variant: Variant::PLAIN,
@@ -85,7 +85,13 @@ const CAPPED: Shape = Shape {
     variant: Variant { score_cap: Some(0.4), logit_cap: Some(1.5), ..Variant::PLAIN },
     ..LLAMA
 };
-const OLMO2: Shape = Shape { variant: Variant { norms: Norms::After, ..Variant::PLAIN }, ..LLAMA };
+const OLMO2: Shape = Shape {
+    variant: Variant { norms: Norms::After, qk_norm: QkNorm::AllHeads, ..Variant::PLAIN },
+    qk_norm: true,
+    ..LLAMA
+};
+const HUNYUAN: Shape =
+    Shape { variant: Variant { qk_norm: QkNorm::RotatedHeads, ..Variant::PLAIN }, ..QWEN3 };
 const GEMMA2: Shape = Shape { variant: Variant { norms: Norms::Both, ..GEMMA.variant }, ..GEMMA };
 /// A window in the first layer alone, and queries that grow, after a rotation of their own; no rotation in the second.
 fn mixed() -> Shape {
@@ -129,6 +135,7 @@ fn every_gradient_is_the_finite_difference() {
         GEMMA,
         GEMMA2,
         OLMO2,
+        HUNYUAN,
         GPT2,
         UNTIED_GPT2,
         BLOOM,
