@@ -146,7 +146,8 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         "sliding_window": window,
         "use_sliding_window": window.is_some(),
     })));
-    let more = match class.name.as_str() {
+    let name = class.name.as_str();
+    let more = match name {
         // Those that the model does not have are 1 in the class.
         "granite" => {
             let factors = keys_of_class("factors", model);
@@ -159,6 +160,13 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         }),
         // The default is a token that small vocabularies do not have.
         "glm" | "glm4" | "helium" | "smollm3" | "ministral3" => json!({ "pad_token_id": null }),
+        // The class needs a window, whether or not a layer has it.
+        "gemma2" | "gemma3_text" => {
+            let mut own = keys_of_class(name, model);
+            own.insert("sliding_window".into(), window.unwrap_or(model.max_positions).into());
+            own.insert("query_pre_attn_scalar".into(), (query_scalar(model).round() as u64).into());
+            own.into()
+        }
         // The default length is that of the first Phi-3.
         "phi3" => json!({ "pad_token_id": null, "original_max_position_embeddings": model.max_positions }),
         "ernie4_5" => json!({ "use_bias": model.qkv_bias }),
@@ -170,7 +178,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     };
     config.extend(entries(more));
     // Unlike a rule of the class, a list holds of any layers.
-    let needs_list = matches!(class.windows(), Windows::Unrotated | Windows::Pattern);
+    let needs_list = matches!(class.windows(), Windows::Unrotated | Windows::Pattern | Windows::OneOfTwo);
     if window.is_some() && windows.contains(&None) || needs_list {
         config.insert("layer_types".into(), types);
     }
@@ -190,6 +198,11 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         config.insert("no_rope_layers".into(), rotates.into());
     }
     config
+}
+
+/// The square of the reciprocal of the scores' factor, which Gemma 2 and 3 have as a whole number.
+fn query_scalar(model: &ModelConfig) -> f64 {
+    f64::from(model.softmax_scale()).powi(-2)
 }
 
 /// `rope_parameters` of a class that has them for each kind of layers.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 15] = [
+const FAMILIES: [&str; 17] = [
     "llama",
     "mistral",
     "qwen3",
@@ -24,6 +24,8 @@ const FAMILIES: [&str; 15] = [
     "exaone4",
     "olmo2",
     "hunyuan_v1_dense",
+    "gemma2",
+    "gemma3_text",
     "gpt2",
 ];
 const TEXT: &str = "tests/data/mill.txt";

@@ -126,11 +126,11 @@ fn a_language_model_inside_another_is_read_and_written_there() {
 #[test]
 fn a_class_that_is_not_known_is_refused_by_name() {
     let place = Place::with_run();
-    let load = load(&weights_with(&place, |config| config["model_type"] = "gemma".into()));
+    let load = load(&weights_with(&place, |config| config["model_type"] = "gemma3n_text".into()));
     place.refuses(
-        "a Gemma",
+        "a Gemma 3n",
         &[&load, "--run_name=new"],
-        &["weights/config.json: `model_type: gemma`: not a class"],
+        &["weights/config.json: `model_type: gemma3n_text`: not a class"],
     );
     let accepted = "--ignore_config_keys=[model_type]";
     run(&mut place.command(&[&load, "--run_name=new", accepted, "--stop_step=1"])).succeeded();

@@ -85,6 +85,8 @@ FOLDERS = {
     # Factors of what adapters add to, and a gate by GELU under norms that multiply by 1 + w.
     "granite": ("granite", {"residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0, **shapes.ROPE}, "lora_rank: 3, target_modules: '.*_proj'"),
     "gemma": ("gemma", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
+    "gemma2": ("gemma2", shapes.GEMMA2, "lora_rank: 3, target_modules: '.*_proj'"),
+    "gemma3_text": ("gemma3_text", shapes.GEMMA3, "lora_rank: 2, target_modules: 'q_proj|o_proj|down_proj'"),
     "llava": ("llava", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
     # Whole modules, the bias of one whose matrix is frozen, and a matrix that is adapted too.
     "beside": (

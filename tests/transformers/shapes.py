@@ -79,6 +79,11 @@ WRAPPERS = {
     "smolvlm": ("llama", {"vision_config": IMAGES}),
     "voxtral": ("llama", {"audio_config": TOWER}),
 }
+GEMMA2 = {"sliding_window": 7, "query_pre_attn_scalar": 11, "attn_logit_softcapping": 1.5, "final_logit_softcapping": 3.0, **ROPE}
+GEMMA3 = {
+    "sliding_window": 7, "query_pre_attn_scalar": 11, "layer_types": [SLIDING, SLIDING, FULL],
+    "rope_parameters": {FULL: ROPE["rope_parameters"], SLIDING: {"rope_type": "default", "rope_theta": 40.0}},
+}
 WIDE = {"hidden_size": 160, "intermediate_size": 300, "head_dim": 40}  # of several blocks of FP8 each way
 
 # Shape: its model_type, keys that it has beside those above, and what it has to be.
@@ -217,7 +222,23 @@ SHAPES = {
     "smolvlm": ("smolvlm", ROPE, "equal"),
     "smolvlm with a tied head": ("smolvlm", {"tie_word_embeddings": True, **ROPE}, "equal"),
     "voxtral": ("voxtral", ROPE, "equal"),
-    "gemma3": ("gemma3", {}, None),
+    "gemma2": ("gemma2", GEMMA2, "equal"),
+    "gemma2 of other layers and caps": (
+        "gemma2",
+        GEMMA2 | {"layer_types": [FULL, SLIDING, SLIDING], "attn_logit_softcapping": None, "tie_word_embeddings": False, "attention_bias": True},
+        "equal",
+    ),
+    "gemma2 without a cap of logits": ("gemma2", GEMMA2 | {"final_logit_softcapping": None, "hidden_activation": "gelu", "sliding_window": 4096}, "equal"),
+    "gemma3_text": ("gemma3_text", GEMMA3, "equal"),
+    "gemma3_text, linear": ("gemma3_text", GEMMA3 | {"rope_parameters": {FULL: LINEAR["rope_parameters"], SLIDING: {"rope_type": "default", "rope_theta": 40.0}}}, "equal"),
+    "gemma3_text of one rotation": (
+        "gemma3_text",
+        GEMMA3 | {"rope_parameters": dict.fromkeys([FULL, SLIDING], ROPE["rope_parameters"]), "attn_logit_softcapping": 0.5, "final_logit_softcapping": 2.0},
+        "equal",
+    ),
+    "gemma3_text with a long window": ("gemma3_text", GEMMA3 | {"sliding_window": 4096, "query_pre_attn_scalar": 24}, "equal"),
+    "gemma3_text with scaled windows": ("gemma3_text", GEMMA3 | {"rope_parameters": {FULL: ROPE["rope_parameters"], SLIDING: LINEAR["rope_parameters"]}}, "refused"),
+    "gemma3": ("gemma3", GEMMA3 | {"tie_word_embeddings": True}, "equal"),
     "bloom, residual after the norm": ("bloom", {"apply_residual_connection_post_layernorm": True}, "refused"),
 }
 

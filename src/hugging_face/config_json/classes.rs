@@ -96,6 +96,8 @@ pub(in crate::hugging_face) enum Windows {
     Alternate,
     /// All layers but every fourth.
     ThreeOfFour,
+    /// Every second layer, from the first on.
+    OneOfTwo,
     /// Layers that do not rotate.
     Unrotated,
     /// All layers but every `sliding_window_pattern`-th.
@@ -193,22 +195,26 @@ pub(in crate::hugging_face) fn keys_of(fact: &Value) -> Option<&str> {
 
 /// What `said` makes of the value of its keys; `None`: the value itself. [`value_of_keys`] is the way back.
 fn value_of_fact(said: &str, value: f64) -> Option<f64> {
-    match said {
+    let keys = said.strip_prefix(RECIPROCAL).unwrap_or(said);
+    match keys.starts_with(ROOT) {
         _ if said.ends_with(HALVED) => Some(value / 2.0),
-        _ if said.starts_with(ROOT) => Some(value.sqrt()),
-        _ if said.starts_with(RECIPROCAL) => Some(1.0 / value),
-        _ => None,
+        false if keys == said => None,
+        false => Some(1.0 / value),
+        true if keys == said => Some(value.sqrt()),
+        true => Some(1.0 / value.sqrt()),
     }
 }
 
 /// The value of the keys of `said` that stands for `fact`.
 pub(in crate::hugging_face) fn value_of_keys(said: &Value, fact: Value) -> Value {
     let said = said.as_str().unwrap_or_default();
-    let value = fact.as_f64().and_then(|value| match said {
+    let keys = said.strip_prefix(RECIPROCAL).unwrap_or(said);
+    let value = fact.as_f64().and_then(|value| match keys.starts_with(ROOT) {
         _ if said.ends_with(HALVED) => Some(2.0 * value),
-        _ if said.starts_with(ROOT) => Some(value * value),
-        _ if said.starts_with(RECIPROCAL) => Some(1.0 / value),
-        _ => None,
+        false if keys == said => None,
+        false => Some(1.0 / value),
+        true if keys == said => Some(value * value),
+        true => Some(1.0 / (value * value)),
     });
     value.map_or(fact, Value::from)
 }

@@ -68,8 +68,9 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
 
 /// The base of the rotation in layers with a window, if they rotate otherwise than others.
 fn sliding_theta(model: &ModelConfig) -> Option<f64> {
-    let mut windowed = model.layer_kinds().filter(|(layer, _)| model.published_window(layer).is_some());
-    windowed.find(|_| model.rotaries().len() > 1).map(|(layer, _)| layer.rope_theta)
+    let is_own =
+        |layer: &&LayerConfig| model.published_window(layer).is_some() && model.has_own_rotation(layer);
+    model.layer_kinds().map(|(layer, _)| layer).find(is_own).map(|layer| layer.rope_theta)
 }
 
 /// Whether a key of ours says `fact`.

@@ -4,7 +4,7 @@ mod published;
 use super::*;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, Factors, Family, Gate, Gelu, Llama3, QueryScaling, RopeScaling, Sizes, Yarn,
+    Activation, Factors, Family, Gate, Gelu, Llama3, NormPlacement, QueryScaling, RopeScaling, Sizes, Yarn,
 };
 use exported::mixture;
 use serde_json::json;
@@ -154,7 +154,7 @@ fn each_key_that_differs_is_named_with_the_remedy() {
         &["`head_dim` is 2", "`num_key_value_heads` is 4", "`num_attention_heads` is 8"],
     );
     differing(json!({"clip_qkv": 3}), &["`clip_qkv: 3` is not a key of `llama` that is known here"]);
-    differing(json!({"model_type": "gemma3_text"}), &["`model_type: gemma3_text`: not a class"]);
+    differing(json!({"model_type": "gemma3n_text"}), &["`model_type: gemma3n_text`: not a class"]);
     differing(json!({"model_type": null}), &["`model_type: none`: not a class"]);
     // Keys that decide nothing where they are off.
     let off = json!({"use_mrope": false, "use_sliding_window": false, "sliding_window": 4, "max_window_layers": 2, "n_inner": null});
@@ -374,6 +374,61 @@ fn a_gemma_is_a_llama_with_other_parts() {
         "`layernorm_zero_centered_gamma` is True always in `gemma`",
     ];
     refused(&gemma(json!({})), &llama(), &starts);
+}
+
+/// Gemma 2, and Gemma 3, whose layers with a window rotate by a base of their own and whose scores have no cap, whatever
+/// its files say.
+#[test]
+fn gemma_2_and_3_have_norms_on_both_sides() {
+    let factors = Factors { embedding: Some(4.0), scores: Some(0.125), ..Factors::default() };
+    let gemma = ModelConfig {
+        zero_centered_norms: true,
+        norm_placement: NormPlacement::Both,
+        activation: Activation::Gated(Gate::Gelu(Gelu::Tanh)),
+        factors,
+        logit_cap: Some(3.0),
+        ..llama()
+    };
+    let windows = |gemma: &ModelConfig, full: usize, theta: f64| {
+        gemma.clone().with_each_layer(|number, layer| {
+            layer.sliding_window = (number != full).then_some(4);
+            layer.rope_theta = if number != full { theta } else { layer.rope_theta };
+        })
+    };
+    let second = windows(&ModelConfig { score_cap: Some(1.5), ..gemma.clone() }, 1, 1e4);
+    let keys = |kind: &str, more: Value| {
+        let mut config = config(
+            kind,
+            json!({"tie_word_embeddings": false, "query_pre_attn_scalar": 64,
+            "sliding_window": 4, "final_logit_softcapping": 3.0}),
+        );
+        more.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    let gemma2 = |more: Value| keys("gemma2", more);
+    equal(&gemma2(json!({"attn_logit_softcapping": 1.5, "hidden_act": "silu"})), &second);
+    equal(
+        &gemma2(json!({"attn_logit_softcapping": null})),
+        &ModelConfig { score_cap: None, ..second.clone() },
+    );
+    let start = "`attn_logit_softcapping` is 50 by default in `gemma2`, and this run has 1.5";
+    refused(&gemma2(json!({})), &second, &[start]);
+    let other = gemma2(
+        json!({"attn_logit_softcapping": 1.5, "query_pre_attn_scalar": 16, "hidden_activation": "silu"}),
+    );
+    refused(
+        &other,
+        &second,
+        &["`query_pre_attn_scalar` is 0.25 in `gemma2`", "`hidden_activation` is silu in"],
+    );
+    let third = windows(&ModelConfig { qk_norm: true, ..gemma }, 2, 70.0);
+    let gemma3 = |more: Value| keys("gemma3_text", more);
+    let older = json!({"rope_theta": 1e4, "rope_local_base_freq": 70.0, "sliding_window_pattern": 3,
+        "attn_logit_softcapping": 1.5});
+    equal(&gemma3(older), &third);
+    let kinds = json!({"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 70.0}});
+    let types = json!(["sliding_attention", "sliding_attention", "full_attention"]);
+    equal(&gemma3(json!({"rope_parameters": kinds, "layer_types": types})), &third);
 }
 
 #[test]

@@ -239,10 +239,12 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     if is_rotary(reading) {
         rotary::add(reading, longest, facts);
     }
-    let scale = facts.get("attention_multiplier").and_then(|scale| scale.value.as_f64());
+    let said = facts.get("attention_multiplier");
+    let key = said.map_or("attention_multiplier".to_string(), |scale| scale.key.clone());
+    let scale = said.and_then(|scale| scale.value.as_f64());
     let temperature = if is_latent { rotary::temperature(reading, longest) } else { 1.0 };
     let value = scale.unwrap_or(temperature / head_dim.sqrt()).into();
-    facts.insert("attention_multiplier", Fact { key: "attention_multiplier".to_string(), value });
+    facts.insert("attention_multiplier", Fact { key, value });
     let layers = Layers { whole: number(facts, "num_layers").unwrap_or(0.0), most: most_layers };
     let rotates = match reading.class.rotates_in_windows {
         true => layers_that_may_slide(reading, &layers),
@@ -320,7 +322,8 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
     let listed = reading.decided("layer_types").1;
     let listed = listed.as_array().filter(|_| !matches!(rule, Windows::Never | Windows::Always));
     let size = reading.number("sliding_window").filter(|size| *size >= 1.0);
-    let lists = listed.map_or(rule == Windows::ThreeOfFour, |types| types.iter().any(|kind| kind == SLIDING));
+    let has_rule = matches!(rule, Windows::ThreeOfFour | Windows::OneOfTwo);
+    let lists = listed.map_or(has_rule, |types| types.iter().any(|kind| kind == SLIDING));
     if lists && (is_off || size.is_none()) {
         let word = if is_off { "off" } else { "none" };
         return [format!("{word}, though `layer_types` lists `{SLIDING}`").into(), Value::Null];
@@ -346,6 +349,7 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
         Windows::Last => layer >= border,
         Windows::Alternate => layer < border && layer.is_multiple_of(2),
         Windows::ThreeOfFour => !layer.is_multiple_of(4),
+        Windows::OneOfTwo => layer.is_multiple_of(2),
         Windows::Unrotated => rotates.get(layer) == Some(&false),
         Windows::Pattern => !(layer + 1).is_multiple_of(pattern),
     };

@@ -17,6 +17,7 @@
 //! | is dense and has norms of rotated heads | `HunYuanDenseV1ForCausalLM`, also with biases in all of attention | no window |
 //! | is dense and has norms after sublayers alone | `Exaone4ForCausalLM` | QK-norm, no biases; where some layers have a window, the others do not rotate, otherwise all do |
 //! | is dense and its norms multiply by 1 + w | `GemmaForCausalLM`, also with biases in all of attention | the gate's activation is GELU or SiLU, the factor of the embedding is the root of `hidden_size`, and there is no other; no window, no QK-norm, whole heads rotate |
+//! | and stand before and after sublayers | `Gemma2ForCausalLM`, with QK-norm `Gemma3ForCausalLM` | the same, with a factor of the scores that is one over the root of a whole number, windows in any layers and a soft cap of the logits; of Gemma 2: a soft cap of the scores; of Gemma 3: a rotation of their own in layers with a window |
 //! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | has queries that grow with their position | `Ministral3ForCausalLM` | no biases, no QK-norm, a window in all layers or in none |
@@ -35,7 +36,7 @@
 //! output projection only together with those of q, k and v. Llama has biases of the feed-forward layer only if all its
 //! projections have one.
 
-use super::hugging_face_scaling;
+use super::{hugging_face_scaling, query_scalar};
 use crate::hugging_face::config_json::classes::{Class, named, of_type};
 use crate::hugging_face::config_json::{Windows, facts, type_of};
 use crate::model::config::{
@@ -67,7 +68,11 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
         _ if model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads => "olmo2",
         _ if model.qk_norm && model.qk_norm_kind == QkNorm::RotatedHeads => "hunyuan_v1_dense",
         _ if model.norm_placement == NormPlacement::After => "exaone4",
-        _ if model.zero_centered_norms => "gemma",
+        _ if model.zero_centered_norms => match (model.norm_placement, model.qk_norm) {
+            (NormPlacement::Both, true) => "gemma3_text",
+            (NormPlacement::Both, false) => "gemma2",
+            _ => "gemma",
+        },
         _ if has_factors(model) => "granite",
         _ if rotates_a_part(model) => "glm4_moe",
         _ if has_growing_queries(model) => "ministral3",
@@ -99,6 +104,7 @@ fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str
 pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let name = class.name.as_str();
     let is_latent = matches!(name, "deepseek_v2" | "deepseek_v3");
+    let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.intermediate_size != 4 * model.hidden_size;
     let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
@@ -122,13 +128,17 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (model.qk_norm && differs(class, "qk_norm_kind", model), "QK-norm of this kind"),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
         (matches!(name, "ministral3" | "granite" | "gemma") && model.qk_norm, "QK-norm"),
-        (!matches!(name, "granite" | "gemma") && has_factors(model), "factors of activations"),
+        (name != "granite" && !is_gemma && has_factors(model), "factors of activations"),
         (
-            name == "gemma" && !has_factor_of_gemma(model),
+            is_gemma && !has_factors_of_gemma(name, model),
             "other factors than the root of hidden_size, of the embedding",
         ),
         (
-            !class.rotates_by_kind() && model.rotaries().len() > 1,
+            matches!(name, "gemma2" | "gemma3_text") && !has_whole_scalar(model),
+            "factor of the scores but one over the root of a whole number",
+        ),
+        (
+            !class.rotates_by_kind() && model.layer_kinds().any(|(layer, _)| model.has_own_rotation(layer)),
             "rotation of their own in layers with a window",
         ),
         (
@@ -142,9 +152,9 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
         (name == "gpt_bigcode" && model.num_kv_heads != 1, "number of key and value heads but one"),
         (name == "bloom" && is_wide, "feed-forward network of this width"),
-        (name != "gemma" && model.zero_centered_norms, "norms that multiply by 1 + w"),
-        (model.score_cap.is_some(), "soft cap of attention scores"),
-        (model.logit_cap.is_some(), "soft cap of logits"),
+        (!is_gemma && model.zero_centered_norms, "norms that multiply by 1 + w"),
+        (name != "gemma2" && model.score_cap.is_some(), "soft cap of attention scores"),
+        (!matches!(name, "gemma2" | "gemma3_text") && model.logit_cap.is_some(), "soft cap of logits"),
         (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
         (
             matches!(name, "qwen3_moe" | "deepseek" | "mixtral") && model.qkv_bias,
@@ -159,7 +169,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         // The class's norms of latent vectors do not read `rms_norm_eps`.
         (is_latent && model.norm_eps != 1e-6, "rms_norm_eps other than 1e-6 in the norms of latent vectors"),
         (
-            matches!(name, "deepseek_v2" | "cwm") && !splits_evenly,
+            matches!(name, "deepseek_v2" | "cwm" | "gemma2" | "gemma3_text") && !splits_evenly,
             "hidden_size that num_heads does not divide",
         ),
     ];
@@ -176,15 +186,15 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "llama" | "granite" | "smollm3" => [model.qkv_bias, all_of_mlp],
         "olmo2" | "olmoe" | "hunyuan_v1_dense" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
-        "qwen3" | "gemma" => [model.qkv_bias, false],
+        "qwen3" | "gemma" | "gemma2" | "gemma3_text" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
         "ernie4_5" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
         _ => [false, false],
     };
     let of_all_or_none = class == "ernie4_5" && !all_of_mlp;
-    let of_attention_or_none =
-        matches!(class, "granite" | "gemma" | "smollm3" | "olmo2" | "olmoe" | "hunyuan_v1_dense")
-            && !model.output_bias;
+    let all_or_none =
+        ["granite", "gemma", "gemma2", "gemma3_text", "smollm3", "olmo2", "olmoe", "hunyuan_v1_dense"];
+    let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
     let has_no_qkv =
         matches!(class, "phi3" | "ministral3" | "exaone4") || of_all_or_none || of_attention_or_none;
     [
@@ -244,11 +254,18 @@ fn has_factors(model: &ModelConfig) -> bool {
     model.factors != Factors::default()
 }
 
-/// Whether the embedding is multiplied by the root of its width, and nothing else by anything.
-fn has_factor_of_gemma(model: &ModelConfig) -> bool {
+/// Whether the embedding is multiplied by the root of its width, and nothing else by anything, but for the scores of
+/// Gemma 2 and 3.
+fn has_factors_of_gemma(class: &str, model: &ModelConfig) -> bool {
     let root = (model.hidden_size as f64).sqrt();
     let is_root = model.factors.embedding.is_some_and(|factor| (factor / root - 1.0).abs() < 1e-6);
-    is_root && Factors { embedding: None, ..model.factors } == Factors::default()
+    let scores = model.factors.scores.filter(|_| class == "gemma");
+    is_root && Factors { embedding: None, scores, ..model.factors } == Factors::default()
+}
+
+fn has_whole_scalar(model: &ModelConfig) -> bool {
+    let scalar = query_scalar(model);
+    (scalar / scalar.round() - 1.0).abs() < 1e-6
 }
 
 fn has_growing_queries(model: &ModelConfig) -> bool {

@@ -1,7 +1,9 @@
 pub(in crate::hugging_face) mod mixture;
 
 use super::*;
-use crate::model::config::{Activation, Factors, Gate, Gelu, LatentAttention, Positions, Sizes};
+use crate::model::config::{
+    Activation, Factors, Gate, Gelu, LatentAttention, NormPlacement, Positions, Sizes,
+};
 
 fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
     let hidden_size = num_heads * head_dim;
@@ -100,6 +102,29 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     let root = "no other factors than the root of hidden_size, of the embedding";
     let other = ModelConfig { factors: Factors::default(), ..gemma(plain.clone()) };
     expect(other, "GemmaForCausalLM", Some(root));
+    let both = |model: ModelConfig| {
+        let factors = Factors { scores: Some(0.125), ..gemma(plain.clone()).factors };
+        let norm_placement = NormPlacement::Both;
+        ModelConfig { norm_placement, factors, logit_cap: Some(30.0), ..gemma(some(model)) }
+    };
+    expect(ModelConfig { score_cap: Some(50.0), ..both(plain.clone()) }, "Gemma2ForCausalLM", None);
+    let own_theta = both(with(false, true, None)).with_layers(|layer| {
+        layer.rope_theta = if layer.sliding_window.is_some() { 50.0 } else { layer.rope_theta };
+    });
+    expect(own_theta.clone(), "Gemma3ForCausalLM", None);
+    let kinds = hugging_face_config(&own_theta)["rope_parameters"].clone();
+    assert_eq!(
+        (&kinds["sliding_attention"]["rope_theta"], &kinds["full_attention"]["rope_theta"]),
+        (&json!(50.0), &json!(10000.0))
+    );
+    let capped = ModelConfig { score_cap: Some(50.0), ..own_theta };
+    expect(capped, "Gemma3ForCausalLM", Some("no soft cap of attention scores"));
+    let odd = ModelConfig {
+        factors: Factors { scores: Some(0.3), ..both(plain.clone()).factors },
+        ..both(plain.clone())
+    };
+    let lacks = "no factor of the scores but one over the root of a whole number";
+    expect(odd, "Gemma2ForCausalLM", Some(lacks));
     // Files hold interleaved heads as halves.
     expect(in_pairs(plain.clone()), "LlamaForCausalLM", None);
     let biased = |[qkv_bias, output_bias, gate_up_bias, down_bias]: [bool; 4]| ModelConfig {

@@ -137,8 +137,13 @@ impl ModelConfig {
     /// The window of a layer for the most positions that the model is made for, which may be more than the run's
     /// sequences have. One that masks nothing even then is still what layers with a rotation of their own are known by.
     pub fn published_window(&self, layer: &LayerConfig) -> Option<usize> {
-        let counts = |window: &usize| *window < self.max_positions || self.rotaries().len() > 1;
+        let counts = |window: &usize| *window < self.max_positions || self.has_own_rotation(layer);
         layer.sliding_window.or(layer.wide_window.filter(counts))
+    }
+
+    /// Whether `layer` rotates otherwise than the keys of the model say of all layers.
+    pub(crate) fn has_own_rotation(&self, layer: &LayerConfig) -> bool {
+        self.rotary(layer).zip(self.rotary(&self.layer)).is_some_and(|(own, usual)| own != usual)
     }
 
     /// The rotary embedding of layer number `number`; `None` without one.

@@ -7,8 +7,8 @@ pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
     Activation, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention, Llama3,
-    MixtureConfig, ModelConfig, Positions, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert,
-    Sizes, Yarn,
+    MixtureConfig, ModelConfig, NormPlacement, Positions, QueryScaling, RopeScaling, RouterConfig, Score,
+    SharedExpert, Sizes, Yarn,
 };
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
@@ -86,6 +86,16 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     let gemma = |model| ModelConfig { zero_centered_norms: true, activation: gelu_gate, factors, ..model };
     models.extend([gemma(llama()), gemma(attention(true, true, false)), window(gemma(llama()))]);
     models.push(ModelConfig { factors: Factors::default(), ..gemma(llama()) });
+    let scores = Factors { scores: Some(0.125), ..factors };
+    let both = |model| ModelConfig {
+        norm_placement: NormPlacement::Both,
+        factors: scores,
+        ..gemma(some_windows(model))
+    };
+    models.push(ModelConfig { score_cap: Some(50.0), logit_cap: Some(30.0), ..both(llama()) });
+    models.push(both(ModelConfig { qk_norm: true, ..llama() }).with_layers(|layer| {
+        layer.rope_theta = if layer.sliding_window.is_some() { 50.0 } else { layer.rope_theta };
+    }));
     models.push(ModelConfig { activation: gelu_gate, ..llama() });
     models.push(some_windows(ModelConfig { gate_up_bias: true, down_bias: true, ..llama() }));
     models.push(ModelConfig { output_bias: true, down_bias: true, ..llama() }); // TeleChat
