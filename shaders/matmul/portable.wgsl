@@ -74,13 +74,15 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     @if(grouped && a_transposed) let first_column4 = workgroup.z * B_WIDTH;
     let last = product.k - 1u;
     var sums: Sums;
+    // Not within the loop, which would fill them with zeros each time. For DX12 naga names such zeros by their type's
+    // shape, and would define those of an array of another name, in `multiply`, a second time.
+    var next_a: array<Packed, A_LOADS>;
+    var next_b: array<FetchedB, B_LOADS>;
     var k = 0u;
     loop {
-        var next_a: array<Packed, A_LOADS>;
         for (var i = 0u; i < A_LOADS; i++) {
             next_a[i] = a[group_of_a(product, first_row, lane + LANES * i, k)];
         }
-        var next_b: array<FetchedB, B_LOADS>;
         for (var i = 0u; i < B_LOADS; i++) {
             next_b[i] = fetch_b(group_of_b(product, first_column4, lane + LANES * i, k));
         }

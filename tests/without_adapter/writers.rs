@@ -234,7 +234,12 @@ impl<'a> Shader<'a> {
         for name in reflection.entry_point_names {
             name.map_err(|e| hlsl::Error::Custom(e.to_string()))?;
         }
-        Ok(())
+        let is_definition = |line: &&str| line.ends_with(") {") && !line.starts_with([' ', '}']);
+        let mut defined = BTreeSet::new();
+        match text.lines().filter(is_definition).find(|line| !defined.insert(*line)) {
+            Some(line) => Err(hlsl::Error::Custom(format!("defined twice: {line}"))),
+            None => Ok(()),
+        }
     }
 }
 
