@@ -397,52 +397,54 @@ fn latent_heads_of_parts() {
 
 #[test]
 fn attention() {
-    check("tape attention", |case| {
-        let x = case.input(N, LAYOUT.cols(), F32);
-        let settings = Attention {
-            layout: LAYOUT,
-            tokens: 5,
-            is_causal: true,
-            scale: 0.4,
-            soft_cap: Some(1.5),
-            window: Some(4),
-            has_alibi: true,
-            head_range: None,
-            dropout: None,
-        };
-        let documents = DocumentBounds {
-            starts: case.integers(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
-            ends: case.integers(&[2, 2, 5, 5, 5, 5, 5, 5, 5, 5]),
-        };
-        let values = x.values.clone();
-        mid_graph(
-            case,
-            &x,
-            LAYOUT.q_cols(),
-            16,
-            |tape, x, _| tape.attention(x, Some(documents), settings, None),
-            &[],
-            |dy| {
-                let settings = reference::attention::Attention {
-                    tokens: 5,
-                    heads: 4,
-                    kv_heads: 2,
-                    head_dim: 8,
-                    value_dim: 8,
-                    causal: true,
-                    scale: 0.4f32 as f64,
-                    soft_cap: Some(1.5),
-                    window: Some(4),
-                    starts: Some(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
-                    factors: None,
-                    alibi: true,
-                };
-                let [q, k, v] = split_qkv(&values, &LAYOUT);
-                let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, dy, &settings);
-                (pack_qkv(&[dq, dk, dv], &LAYOUT), vec![])
-            },
-        );
-    });
+    for (soft_cap, has_alibi) in [(Some(1.5), false), (None, true)] {
+        check(&format!("tape attention, cap {soft_cap:?}"), |case| {
+            let x = case.input(N, LAYOUT.cols(), F32);
+            let settings = Attention {
+                layout: LAYOUT,
+                tokens: 5,
+                is_causal: true,
+                scale: 0.4,
+                soft_cap: soft_cap.map(|cap: f64| cap as f32),
+                window: Some(4),
+                has_alibi,
+                head_range: None,
+                dropout: None,
+            };
+            let documents = DocumentBounds {
+                starts: case.integers(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
+                ends: case.integers(&[2, 2, 5, 5, 5, 5, 5, 5, 5, 5]),
+            };
+            let values = x.values.clone();
+            mid_graph(
+                case,
+                &x,
+                LAYOUT.q_cols(),
+                16,
+                |tape, x, _| tape.attention(x, Some(documents), settings, None),
+                &[],
+                |dy| {
+                    let settings = reference::attention::Attention {
+                        tokens: 5,
+                        heads: 4,
+                        kv_heads: 2,
+                        head_dim: 8,
+                        value_dim: 8,
+                        causal: true,
+                        scale: 0.4f32 as f64,
+                        soft_cap,
+                        window: Some(4),
+                        starts: Some(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
+                        factors: None,
+                        alibi: has_alibi,
+                    };
+                    let [q, k, v] = split_qkv(&values, &LAYOUT);
+                    let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, dy, &settings);
+                    (pack_qkv(&[dq, dk, dv], &LAYOUT), vec![])
+                },
+            );
+        });
+    }
 }
 
 /// q and k each normalised over all their heads; v is copied, and so is its gradient.
