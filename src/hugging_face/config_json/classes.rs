@@ -321,7 +321,9 @@ impl<'a> Reading<'a> {
 
     fn fact(&self, keys: &str, said: &str) -> Fact {
         let (key, value) = self.decided(keys);
-        let made = value.as_f64().and_then(|value| value_of_fact(said, value));
+        // What has no root or reciprocal stays as written, and is refused as that.
+        let made =
+            value.as_f64().and_then(|value| value_of_fact(said, value)).filter(|made| made.is_finite());
         Fact { key, value: made.map_or(value, Value::from) }
     }
 

@@ -241,9 +241,10 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     }
     let said = facts.get("attention_multiplier");
     let key = said.map_or("attention_multiplier".to_string(), |scale| scale.key.clone());
-    let scale = said.and_then(|scale| scale.value.as_f64());
+    let scale = said.map(|Fact { value, .. }| value.as_f64().map_or(value.clone(), Value::from));
+    let scale = scale.filter(|scale| !scale.is_null());
     let temperature = if is_latent { rotary::temperature(reading, longest) } else { 1.0 };
-    let value = scale.unwrap_or(temperature / head_dim.sqrt()).into();
+    let value = scale.unwrap_or_else(|| (temperature / head_dim.sqrt()).into());
     facts.insert("attention_multiplier", Fact { key, value });
     let layers = Layers { whole: number(facts, "num_layers").unwrap_or(0.0), most: most_layers };
     let rotates = match reading.class.rotates_in_windows {
