@@ -178,7 +178,10 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     };
     config.extend(entries(more));
     // Unlike a rule of the class, a list holds of any layers.
-    let needs_list = matches!(class.windows(), Windows::Unrotated | Windows::Pattern | Windows::OneOfTwo);
+    let needs_list = matches!(
+        class.windows(),
+        Windows::Unrotated | Windows::Pattern | Windows::OneOfTwo | Windows::FirstThreeOfFour
+    );
     if window.is_some() && windows.contains(&None) || needs_list {
         config.insert("layer_types".into(), types);
     }

@@ -132,6 +132,13 @@ SHAPES = {
     "olmo2": ("olmo2", ROPE, "equal"),
     "olmo2 with biases": ("olmo2", {"attention_bias": True, "tie_word_embeddings": True, **ROPE}, "equal"),
     "olmoe": ("olmoe", {"head_dim": None, **ROPE}, "equal"),
+    "olmo3": ("olmo3", {"num_hidden_layers": 4, "sliding_window": 7, "rope_parameters": {FULL: YARN, SLIDING: ROPE["rope_parameters"]}}, "equal"),
+    "olmo3 with a list": (
+        "olmo3",
+        {"layer_types": [FULL, SLIDING, FULL], "sliding_window": 7, "rope_parameters": {FULL: ROPE["rope_parameters"], SLIDING: {"rope_type": "default", "rope_theta": 40.0}}},
+        "equal",
+    ),
+    "olmo3 without windows": ("olmo3", {"layer_types": [FULL] * 3, "tie_word_embeddings": True, "attention_bias": True}, "equal"),
     "olmoe, not normalised": ("olmoe", {"norm_topk_prob": False, "attention_bias": True, **ROPE}, "equal"),
     "olmoe that clips": ("olmoe", {"clip_qkv": 0.5, **ROPE}, "refused"),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", ROPE, "equal"),

@@ -94,8 +94,10 @@ pub(in crate::hugging_face) enum Windows {
     Last,
     /// Every second layer before number `max_window_layers`.
     Alternate,
-    /// All layers but every fourth.
+    /// All layers but every fourth, from the first on.
     ThreeOfFour,
+    /// All layers but every fourth, from the fourth on.
+    FirstThreeOfFour,
     /// Every second layer, from the first on.
     OneOfTwo,
     /// Layers that do not rotate.

@@ -4,7 +4,8 @@ mod published;
 use super::*;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, Factors, Family, Gate, Gelu, Llama3, NormPlacement, QueryScaling, RopeScaling, Sizes, Yarn,
+    Activation, Factors, Family, Gate, Gelu, Llama3, NormPlacement, QkNorm, QueryScaling, RopeScaling, Sizes,
+    Yarn,
 };
 use exported::mixture;
 use serde_json::json;
@@ -421,6 +422,12 @@ fn gemma_2_and_3_have_norms_on_both_sides() {
         &second,
         &["`query_pre_attn_scalar` is 0.25 in `gemma2`", "`hidden_activation` is silu in"],
     );
+    // Of what has no root or reciprocal the file's own value is shown.
+    for (scalar, shown) in [(json!("wide"), "wide"), (json!(0), "0.0"), (json!(-64), "-64.0")] {
+        let refused_as = format!("`query_pre_attn_scalar` is {shown} in `gemma2`, and this run has 0.125");
+        let file = gemma2(json!({"attn_logit_softcapping": 1.5, "query_pre_attn_scalar": scalar}));
+        refused(&file, &second, &[&refused_as]);
+    }
     let third = windows(&ModelConfig { qk_norm: true, ..gemma }, 2, 70.0);
     let gemma3 = |more: Value| keys("gemma3_text", more);
     let older = json!({"rope_theta": 1e4, "rope_local_base_freq": 70.0, "sliding_window_pattern": 3,
@@ -429,6 +436,51 @@ fn gemma_2_and_3_have_norms_on_both_sides() {
     let kinds = json!({"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 70.0}});
     let types = json!(["sliding_attention", "sliding_attention", "full_attention"]);
     equal(&gemma3(json!({"rope_parameters": kinds, "layer_types": types})), &third);
+}
+
+/// OLMo 3: OLMo 2 with windows in all layers but every fourth, whose rotation neither reads `rope_theta` nor is scaled.
+#[test]
+fn olmo_3_rotates_otherwise_in_windows() {
+    let olmo = ModelConfig {
+        norm_placement: NormPlacement::After,
+        qk_norm: true,
+        qk_norm_kind: QkNorm::AllHeads,
+        num_layers: 4,
+        ..llama()
+    };
+    let olmo3 = |keys: Value| {
+        let mut config = config("olmo3", json!({"num_hidden_layers": 4, "sliding_window": 4}));
+        keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    let yarn = Yarn {
+        factor: 4.0,
+        original: 8.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        mscale: 1.0,
+        mscale_all_dim: 0.0,
+    };
+    let model = |base: f64, scaling: RopeScaling| {
+        let all = olmo.clone().with_layers(|layer| (layer.rope_theta, layer.rope_scaling) = (base, scaling));
+        all.with_each_layer(|number, layer| {
+            if number < 3 {
+                (layer.rope_theta, layer.rope_scaling) = (5e5, RopeScaling::None);
+                layer.sliding_window = Some(4);
+            }
+        })
+    };
+    let scaling = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8});
+    equal(&olmo3(json!({})), &model(5e5, RopeScaling::None));
+    equal(&olmo3(json!({"rope_scaling": scaling})), &model(5e5, RopeScaling::Yarn(yarn)));
+    equal(&olmo3(json!({"rope_theta": 700.0})), &model(700.0, RopeScaling::None));
+    let listed = json!({"layer_types": vec!["full_attention"; 4], "rope_theta": 700.0});
+    equal(&olmo3(listed), &olmo.clone().with_layers(|layer| layer.rope_theta = 700.0));
+    refused(
+        &olmo3(json!({"sliding_window_pattern": 2})),
+        &model(5e5, RopeScaling::None),
+        &["`sliding_window_pattern: 2` is not a key of `olmo3`"],
+    );
 }
 
 #[test]

@@ -323,7 +323,7 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
     let listed = reading.decided("layer_types").1;
     let listed = listed.as_array().filter(|_| !matches!(rule, Windows::Never | Windows::Always));
     let size = reading.number("sliding_window").filter(|size| *size >= 1.0);
-    let has_rule = matches!(rule, Windows::ThreeOfFour | Windows::OneOfTwo);
+    let has_rule = matches!(rule, Windows::ThreeOfFour | Windows::FirstThreeOfFour | Windows::OneOfTwo);
     let lists = listed.map_or(has_rule, |types| types.iter().any(|kind| kind == SLIDING));
     if lists && (is_off || size.is_none()) {
         let word = if is_off { "off" } else { "none" };
@@ -350,6 +350,7 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
         Windows::Last => layer >= border,
         Windows::Alternate => layer < border && layer.is_multiple_of(2),
         Windows::ThreeOfFour => !layer.is_multiple_of(4),
+        Windows::FirstThreeOfFour => !(layer + 1).is_multiple_of(4),
         Windows::OneOfTwo => layer.is_multiple_of(2),
         Windows::Unrotated => rotates.get(layer) == Some(&false),
         Windows::Pattern => !(layer + 1).is_multiple_of(pattern),

@@ -13,7 +13,7 @@
 //! | is an ERNIE 4.5 | `Ernie4_5ForCausalLM` | biases in all layers or in none, no window, whole heads rotate |
 //! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
 //! | is a GLM with norms before and after sublayers | `Glm4ForCausalLM` | no window |
-//! | is dense and has norms after sublayers alone, and q and k normalised over all heads | `Olmo2ForCausalLM`, also with biases in all of attention | no window |
+//! | is dense and has norms after sublayers alone, and q and k normalised over all heads | `Olmo2ForCausalLM`, with a window `Olmo3ForCausalLM`, also with biases in all of attention | always |
 //! | is dense and has norms of rotated heads | `HunYuanDenseV1ForCausalLM`, also with biases in all of attention | no window |
 //! | is dense and has norms after sublayers alone | `Exaone4ForCausalLM` | QK-norm, no biases; where some layers have a window, the others do not rotate, otherwise all do |
 //! | is dense and its norms multiply by 1 + w | `GemmaForCausalLM`, also with biases in all of attention | the gate's activation is GELU or SiLU, the factor of the embedding is the root of `hidden_size`, and there is no other; no window, no QK-norm, whole heads rotate |
@@ -65,7 +65,8 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
 fn nearest_dense(model: &ModelConfig) -> &'static str {
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
     match (model.qk_norm, model.qkv_bias, windows) {
-        _ if model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads => "olmo2",
+        (.., Extent::None) if normalises_all_heads(model) => "olmo2",
+        _ if normalises_all_heads(model) => "olmo3",
         _ if model.qk_norm && model.qk_norm_kind == QkNorm::RotatedHeads => "hunyuan_v1_dense",
         _ if model.norm_placement == NormPlacement::After => "exaone4",
         _ if model.zero_centered_norms => match (model.norm_placement, model.qk_norm) {
@@ -93,7 +94,7 @@ fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str
     match (mixture.shared, mixture.route.score) {
         (Some(shared), _) if shared.is_gated => "qwen2_moe",
         (_, Score::Sigmoid) => "glm4_moe",
-        _ if model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads => "olmoe",
+        _ if normalises_all_heads(model) => "olmoe",
         _ if model.is_mixtral() => "mixtral",
         (None, Score::Softmax) if mixture.route.groups.is_none() && model.qk_norm => "qwen3_moe",
         (_, Score::Softmax) => "deepseek",
@@ -163,7 +164,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (matches!(name, "qwen2_moe" | "deepseek" | "mixtral") && model.qk_norm, "QK-norm"),
         (matches!(name, "deepseek" | "helium" | "olmoe") && has_own_heads, "head_dim of its own"),
         (
-            matches!(name, "olmo2" | "olmoe" | "hunyuan_v1_dense") && !model.qk_norm,
+            matches!(name, "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense") && !model.qk_norm,
             "attention without QK-norm",
         ),
         // The class's norms of latent vectors do not read `rms_norm_eps`.
@@ -184,7 +185,9 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     let all_of_mlp = model.gate_up_bias && model.down_bias;
     let [all_of_attention, all_of_mlp] = match class {
         "llama" | "granite" | "smollm3" => [model.qkv_bias, all_of_mlp],
-        "olmo2" | "olmoe" | "hunyuan_v1_dense" => [model.qkv_bias, false],
+        "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "granitemoe" | "granitemoeshared" => {
+            [model.qkv_bias, false]
+        }
         "cwm" => [false, all_of_mlp],
         "qwen3" | "gemma" | "gemma2" | "gemma3_text" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
@@ -192,8 +195,19 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         _ => [false, false],
     };
     let of_all_or_none = class == "ernie4_5" && !all_of_mlp;
-    let all_or_none =
-        ["granite", "gemma", "gemma2", "gemma3_text", "smollm3", "olmo2", "olmoe", "hunyuan_v1_dense"];
+    let all_or_none = [
+        "granite",
+        "granitemoe",
+        "granitemoeshared",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "smollm3",
+        "olmo2",
+        "olmo3",
+        "olmoe",
+        "hunyuan_v1_dense",
+    ];
     let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
     let has_no_qkv =
         matches!(class, "phi3" | "ministral3" | "exaone4") || of_all_or_none || of_attention_or_none;
@@ -255,6 +269,11 @@ fn has_factors(model: &ModelConfig) -> bool {
 }
 
 /// Whether the embedding is multiplied by the root of its width, and nothing else by anything, but for the scores of
+/// Whether all heads of q are normalised together, and all of k.
+fn normalises_all_heads(model: &ModelConfig) -> bool {
+    model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads
+}
+
 /// Gemma 2 and 3.
 fn has_factors_of_gemma(class: &str, model: &ModelConfig) -> bool {
     let root = (model.hidden_size as f64).sqrt();

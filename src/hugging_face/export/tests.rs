@@ -2,7 +2,7 @@ pub(in crate::hugging_face) mod mixture;
 
 use super::*;
 use crate::model::config::{
-    Activation, Factors, Gate, Gelu, LatentAttention, NormPlacement, Positions, Sizes,
+    Activation, Factors, Gate, Gelu, LatentAttention, NormPlacement, Positions, QkNorm, Sizes,
 };
 
 fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
@@ -125,6 +125,15 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     };
     let lacks = "no factor of the scores but one over the root of a whole number";
     expect(odd, "Gemma2ForCausalLM", Some(lacks));
+    let olmo = |model: ModelConfig| ModelConfig {
+        norm_placement: NormPlacement::After,
+        qk_norm: true,
+        qk_norm_kind: QkNorm::AllHeads,
+        ..model
+    };
+    expect(olmo(plain.clone()), "Olmo2ForCausalLM", None);
+    expect(olmo(some(plain.clone())), "Olmo3ForCausalLM", None);
+    expect(olmo(with(false, false, Some(4))), "Olmo3ForCausalLM", None);
     // Files hold interleaved heads as halves.
     expect(in_pairs(plain.clone()), "LlamaForCausalLM", None);
     let biased = |[qkv_bias, output_bias, gate_up_bias, down_bias]: [bool; 4]| ModelConfig {

@@ -7,8 +7,8 @@ pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
     Activation, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention, Llama3,
-    MixtureConfig, ModelConfig, NormPlacement, Positions, QueryScaling, RopeScaling, RouterConfig, Score,
-    SharedExpert, Sizes, Yarn,
+    MixtureConfig, ModelConfig, NormPlacement, Positions, QkNorm, QueryScaling, RopeScaling, RouterConfig,
+    Score, SharedExpert, Sizes, Yarn,
 };
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
@@ -95,6 +95,17 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     models.push(ModelConfig { score_cap: Some(50.0), logit_cap: Some(30.0), ..both(llama()) });
     models.push(both(ModelConfig { qk_norm: true, ..llama() }).with_layers(|layer| {
         layer.rope_theta = if layer.sliding_window.is_some() { 50.0 } else { layer.rope_theta };
+    }));
+    let olmo = |model| ModelConfig {
+        norm_placement: NormPlacement::After,
+        qk_norm_kind: QkNorm::AllHeads,
+        qk_norm: true,
+        ..model
+    };
+    models.extend([olmo(llama()), olmo(attention(true, true, true)), olmo(window(llama()))]);
+    models.push(scaled(olmo(some_windows(llama())), linear));
+    models.push(olmo(some_windows(llama())).with_layers(|layer| {
+        layer.rope_scaling = if layer.sliding_window.is_some() { RopeScaling::None } else { linear };
     }));
     models.push(ModelConfig { activation: gelu_gate, ..llama() });
     models.push(some_windows(ModelConfig { gate_up_bias: true, down_bias: true, ..llama() }));
