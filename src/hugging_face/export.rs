@@ -23,8 +23,12 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
     };
     config.extend(model.latent.iter().flat_map(|latent| latent_keys(model, latent)));
     config.extend(model.mixture.iter().flat_map(|mixture| mixture_keys(model, mixture)));
-    if let (Some(mixture), "mixtral" | "olmoe") = (&model.mixture, class.name.as_str()) {
+    let experts_alone = ["mixtral", "olmoe", "granitemoe", "granitemoeshared"];
+    if let (Some(mixture), true) = (&model.mixture, experts_alone.contains(&class.name.as_str())) {
         config.insert("intermediate_size".into(), mixture.intermediate_size.into());
+        if let (Some(shared), "granitemoeshared") = (mixture.shared, class.name.as_str()) {
+            config.insert("shared_intermediate_size".into(), shared.intermediate_size.into());
+        }
         // transformers takes the other of these keys for another name of it.
         let [key, other] = match class.name.as_str() {
             "olmoe" => ["num_experts", "num_local_experts"],
@@ -149,7 +153,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     let name = class.name.as_str();
     let more = match name {
         // Those that the model does not have are 1 in the class.
-        "granite" => {
+        "granite" | "granitemoe" | "granitemoeshared" => {
             let factors = keys_of_class("factors", model);
             factors.into_iter().filter(|(_, factor)| !factor.is_null()).collect::<Map<_, _>>().into()
         }

@@ -343,6 +343,9 @@ pub enum Family {
     Ernie45,
     /// Helium (Kyutai, 2025): names and order of heads as for ERNIE.
     Helium,
+    /// Mixtures of Granite (IBM, 2024): all experts are one tensor, gate and up of each together. Needs the widths of
+    /// experts and of the shared expert to be multiples of 4.
+    GraniteMoe,
 }
 
 impl Family {

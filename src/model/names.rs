@@ -1,6 +1,6 @@
 //! Names of parameters in Hugging Face files, by family and without `.weight` and `.bias`, and in Megatron.
 
-use super::config::{Family, ModelConfig, NormPlacement, QkNorm, SharedExpert};
+use super::config::{Family, ModelConfig, NormPlacement, QkNorm};
 
 /// The gate of the shared expert, as in Qwen2.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
@@ -25,11 +25,6 @@ pub fn selection_bias(family: Family, layer: usize) -> String {
     format!("{}.{layer}.{}.e_score_correction_bias", Names::of(family).layers, MIXTURE.router)
 }
 
-/// The shared expert: gated as in Qwen2, or not as in DeepSeek and GLM.
-pub(super) fn shared_expert(shared: &SharedExpert) -> &'static str {
-    if shared.is_gated { "mlp.shared_expert" } else { "mlp.shared_experts" }
-}
-
 /// The names of a layer's mixture of experts.
 pub(super) struct MixtureNames {
     pub router: &'static str,
@@ -37,6 +32,14 @@ pub(super) struct MixtureNames {
     pub experts: &'static str,
     /// The projections of an expert, after its number.
     pub projections: Projections,
+    /// Whether files hold each projection of all experts as one tensor, without numbers.
+    pub is_stacked: bool,
+    /// The shared expert.
+    pub shared: &'static str,
+    /// The shared expert if it is gated, as in Qwen2.
+    pub gated_shared: &'static str,
+    /// The projections of the shared expert.
+    pub shared_projections: Projections,
 }
 
 /// The names of the projections of a feed-forward network.
@@ -47,25 +50,49 @@ pub(super) struct Projections {
 }
 
 impl MixtureNames {
-    /// Mixtral's names if its architecture computes the model, otherwise those of Qwen, DeepSeek and GLM. No published
+    /// Mixtral's names if its architecture computes the model, Granite's in files of its family, otherwise those of Qwen,
+    /// DeepSeek and GLM. No published
     /// GPT-2, PanGu-α or Bloom has experts: their projections are named as in dense layers.
     pub fn of(config: &ModelConfig) -> &'static Self {
         match config.family {
             Family::Gpt2 | Family::BigCode | Family::Pangu => &GPT2_MIXTURE,
             Family::Bloom => &BLOOM_MIXTURE,
+            Family::GraniteMoe => &GRANITE_MOE,
             _ if config.is_mixtral() => &MIXTRAL,
             _ => &MIXTURE,
         }
     }
 }
 
-const MIXTURE: MixtureNames = MixtureNames { router: "mlp.gate", experts: "mlp.experts", projections: GATED };
+const MIXTURE: MixtureNames = MixtureNames {
+    router: "mlp.gate",
+    experts: "mlp.experts",
+    projections: GATED,
+    is_stacked: false,
+    shared: "mlp.shared_experts",
+    gated_shared: "mlp.shared_expert",
+    shared_projections: GATED,
+};
 
 const MIXTRAL: MixtureNames = MixtureNames {
     router: "block_sparse_moe.gate",
     experts: "block_sparse_moe.experts",
     projections: Projections { gate_up: &["w1", "w3"], down: "w2" },
+    ..MIXTURE
 };
+
+const GRANITE_MOE: MixtureNames = MixtureNames {
+    router: "block_sparse_moe.router.layer",
+    experts: "block_sparse_moe",
+    projections: FUSED,
+    is_stacked: true,
+    shared: "shared_mlp",
+    shared_projections: FUSED,
+    ..MIXTURE
+};
+
+/// Gate and up of Granite's mixtures are one tensor.
+const FUSED: Projections = Projections { gate_up: &["input_linear"], down: "output_linear" };
 
 const GPT2_MIXTURE: MixtureNames =
     MixtureNames { projections: Projections { gate_up: &["c_fc"], down: "c_proj" }, ..MIXTURE };
@@ -75,8 +102,8 @@ const BLOOM_MIXTURE: MixtureNames = MixtureNames {
     ..MIXTURE
 };
 
-/// The projections of Llama's feed-forward network, and of a shared expert.
-pub(super) const GATED: Projections = Projections { gate_up: &["gate_proj", "up_proj"], down: "down_proj" };
+/// The projections of Llama's feed-forward network, and of most shared experts.
+const GATED: Projections = Projections { gate_up: &["gate_proj", "up_proj"], down: "down_proj" };
 
 /// The names of one family. Several names of one parameter are consecutive ranges of its rows. Parameters that the
 /// published family does not have are named by analogy.
@@ -111,7 +138,7 @@ pub(super) struct Names {
 impl Names {
     pub fn of(family: Family) -> &'static Self {
         match family {
-            Family::Llama | Family::Ernie45 | Family::Helium => &LLAMA,
+            Family::Llama | Family::Ernie45 | Family::Helium | Family::GraniteMoe => &LLAMA,
             Family::Gpt2 => &GPT2,
             Family::Bloom => &BLOOM,
             Family::Baichuan => &BAICHUAN,

@@ -120,7 +120,7 @@ pub(super) fn scale_name(name: &str) -> String {
 /// A tensor of floats in a file.
 pub(super) struct StoredFloats<'a> {
     pub encoding: Encoding,
-    /// Rows, or elements of a vector.
+    /// Rows, of all its matrices if there are several, or elements of a vector.
     pub rows: usize,
     pub bytes: &'a [u8],
     /// The scales of an FP8 matrix.

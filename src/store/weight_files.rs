@@ -256,7 +256,12 @@ impl WeightFiles {
         let error = || Error::file(&self.path, format!("`{name}` {}", refusal(dtype)));
         let encoding = Encoding::of(dtype).ok_or_else(error)?;
         let scales = (encoding == Encoding::E4m3).then(|| self.scales(name, shape)).transpose()?;
-        Ok(StoredFloats { encoding, rows: shape.first().copied().unwrap_or(1), bytes, scales })
+        // The rows of several matrices follow one another.
+        let rows = match shape {
+            [rows @ .., _columns] if !rows.is_empty() => rows.iter().product(),
+            vector => vector.iter().product(),
+        };
+        Ok(StoredFloats { encoding, rows, bytes, scales })
     }
 
     /// The scales of the tensor that holds the tensor `name`, which is FP8 of this shape.

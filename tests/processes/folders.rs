@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 17] = [
+const FAMILIES: [&str; 18] = [
     "llama",
     "mistral",
     "qwen3",
@@ -19,6 +19,7 @@ const FAMILIES: [&str; 17] = [
     "smollm3",
     "ministral3",
     "granite",
+    "granitemoeshared",
     "gemma",
     "glm4",
     "exaone4",

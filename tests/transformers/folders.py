@@ -33,10 +33,8 @@ FAMILIES = {
     "cwm": ("cwm", {"sliding_window": 7, "rope_parameters": shapes.LLAMA3}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 7, **shapes.ROPE}),
     "ministral3": ("ministral3", {"rope_parameters": shapes.GROWING}),
-    "granite": (
-        "granite",
-        {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0, "attention_bias": True, **shapes.ROPE},
-    ),
+    "granite": ("granite", shapes.GRANITE | {"attention_bias": True, **shapes.ROPE}),
+    "granitemoeshared": ("granitemoeshared", shapes.GRANITE | {"shared_intermediate_size": 12, **shapes.ROPE}),
     "gemma": ("gemma", shapes.ROPE),
     "glm4": ("glm4", shapes.ROPE),
     "exaone4": ("exaone4", {"sliding_window": 7, "sliding_window_pattern": 2, **shapes.ROPE}),

@@ -84,6 +84,7 @@ GEMMA3 = {
     "sliding_window": 7, "query_pre_attn_scalar": 11, "layer_types": [SLIDING, SLIDING, FULL],
     "rope_parameters": {FULL: ROPE["rope_parameters"], SLIDING: {"rope_type": "default", "rope_theta": 40.0}},
 }
+GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0}
 WIDE = {"hidden_size": 160, "intermediate_size": 300, "head_dim": 40}  # of several blocks of FP8 each way
 
 # Shape: its model_type, keys that it has beside those above, and what it has to be.
@@ -131,7 +132,6 @@ SHAPES = {
     "glm4 without biases": ("glm4", {"attention_bias": False, "tie_word_embeddings": True, **ROPE}, "equal"),
     "olmo2": ("olmo2", ROPE, "equal"),
     "olmo2 with biases": ("olmo2", {"attention_bias": True, "tie_word_embeddings": True, **ROPE}, "equal"),
-    "olmoe": ("olmoe", {"head_dim": None, **ROPE}, "equal"),
     "olmo3": ("olmo3", {"num_hidden_layers": 4, "sliding_window": 7, "rope_parameters": {FULL: YARN, SLIDING: ROPE["rope_parameters"]}}, "equal"),
     "olmo3 with a list": (
         "olmo3",
@@ -139,6 +139,7 @@ SHAPES = {
         "equal",
     ),
     "olmo3 without windows": ("olmo3", {"layer_types": [FULL] * 3, "tie_word_embeddings": True, "attention_bias": True}, "equal"),
+    "olmoe": ("olmoe", {"head_dim": None, **ROPE}, "equal"),
     "olmoe, not normalised": ("olmoe", {"norm_topk_prob": False, "attention_bias": True, **ROPE}, "equal"),
     "olmoe that clips": ("olmoe", {"clip_qkv": 0.5, **ROPE}, "refused"),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", ROPE, "equal"),
@@ -178,13 +179,18 @@ SHAPES = {
         "equal",
     ),
     "smollm3 that rotates in all layers": ("smollm3", {"no_rope_layers": [1, 1, 1], **ROPE}, "equal"),
-    "granite": ("granite", {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0, **ROPE}, "equal"),
+    "granite": ("granite", GRANITE | ROPE, "equal"),
     "granite with biases and a tied head": (
         "granite",
         {"attention_multiplier": 0.3, "residual_multiplier": 0.5, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, **ROPE},
         "equal",
     ),
     "granite without factors": ("granite", {"attention_multiplier": 0.25, **ROPE}, "equal"),
+    "granitemoe": ("granitemoe", GRANITE | ROPE, "equal"),
+    "granitemoe with biases and a tied head": ("granitemoe", {"attention_bias": True, "tie_word_embeddings": True, "hidden_act": "gelu", **ROPE}, "equal"),
+    "granitemoe, one expert": ("granitemoe", {"num_experts_per_tok": 1, **ROPE}, "refused"),
+    "granitemoeshared": ("granitemoeshared", GRANITE | {"shared_intermediate_size": 56, **ROPE}, "equal"),
+    "granitemoeshared without it": ("granitemoeshared", GRANITE | ROPE, "equal"),
     "hyperclovax": ("hyperclovax", ROPE, "refused"),
     "hyperclovax without further norms": ("hyperclovax", {"use_post_norm": False, **ROPE}, "equal"),
     "hyperclovax with factors": (

@@ -106,6 +106,7 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
         Family::Phi3 => "Phi3Config",
         Family::Ernie45 => "Ernie4_5Config",
         Family::Helium => "HeliumConfig",
+        Family::GraniteMoe => "GraniteMoeConfig",
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
         "multi_query_group_num": 2, "head_dim": 4, "kv_channels": 4, "intermediate_size": 24, "ffn_hidden_size": 24,
         "n_inner": 24, "max_position_embeddings": 16, "n_positions": 16, "seq_length": 16, "num_experts": 4,
         "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
-        "shared_expert_intermediate_size": 12, "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
+        "shared_expert_intermediate_size": 12, "shared_intermediate_size": 12, "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
         "first_k_dense_replace": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
         "v_head_dim": 4,
     });

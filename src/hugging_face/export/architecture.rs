@@ -26,6 +26,7 @@
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
 //! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
 //! | has q and k normalised over all heads | `OlmoeForCausalLM`, also with biases in all of attention | plain softmax, no shared expert, no window, heads as wide together as the model |
+//! | is a mixture of Granite's | `GraniteMoeForCausalLM`, with a shared expert `GraniteMoeSharedForCausalLM`, also with biases in all of attention | plain softmax, gates that sum to 1, the shared expert has no gate, no dense layers, no QK-norm, no window, whole heads rotate |
 //! | is what [`ModelConfig::is_mixtral`] says | `MixtralForCausalLM` | always |
 //! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, no q/k/v biases, no window, heads as wide together as the model; the shared expert, if any, as above |
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
@@ -50,6 +51,10 @@ use serde_json::Value;
 pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
     if model.family == Family::Glm && model.norm_placement == NormPlacement::Both {
         return named("glm4");
+    }
+    if model.family == Family::GraniteMoe {
+        let has_shared = model.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some());
+        return named(if has_shared { "granitemoeshared" } else { "granitemoe" });
     }
     if model.family != Family::Llama {
         return of_type(type_of(model.family));
@@ -105,6 +110,7 @@ fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str
 pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let name = class.name.as_str();
     let is_latent = matches!(name, "deepseek_v2" | "deepseek_v3");
+    let is_granite = matches!(name, "granite" | "granitemoe" | "granitemoeshared");
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.intermediate_size != 4 * model.hidden_size;
@@ -128,8 +134,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (differs(class, "norm_placement", model), "norms in these places"),
         (model.qk_norm && differs(class, "qk_norm_kind", model), "QK-norm of this kind"),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
-        (matches!(name, "ministral3" | "granite" | "gemma") && model.qk_norm, "QK-norm"),
-        (name != "granite" && !is_gemma && has_factors(model), "factors of activations"),
+        ((is_granite || matches!(name, "ministral3" | "gemma")) && model.qk_norm, "QK-norm"),
+        (!is_granite && !is_gemma && has_factors(model), "factors of activations"),
         (
             is_gemma && !has_factors_of_gemma(name, model),
             "other factors than the root of hidden_size, of the embedding",
@@ -229,6 +235,8 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         .is_some_and(|shared| !shared.intermediate_size.is_multiple_of(mixture.intermediate_size));
     let count = |score| groups.is_some_and(|groups| groups.score == score);
     let needs_shared = is_v2 || has_v3_router;
+    let is_granite = matches!(class, "granitemoe" | "granitemoeshared");
+    let is_gated = mixture.shared.is_some_and(|shared| shared.is_gated);
     let checks = [
         (is_plain && score == Score::Sigmoid, "sigmoid scores"),
         ((is_plain || is_v2) && mixture.has_bias, "bias on the choice of experts"),
@@ -237,11 +245,12 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         (is_plain && groups.is_some(), "groups of experts"),
         (is_plain && scaling != 1.0, "routed_scaling_factor"),
         (has_v3_router && count(GroupScore::Best), "groups that count by their best expert"),
-        (needs_shared && mixture.shared.is_some_and(|shared| shared.is_gated), "gate of the shared expert"),
+        ((needs_shared || is_granite) && is_gated, "gate of the shared expert"),
         (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
         (class == "olmoe" && mixture.shared.is_some(), "shared expert"),
-        (class == "olmoe" && mixture.first_dense_layers > 0, "dense layers"),
-        (class != "qwen2_moe" && odd_width, "shared expert of this width"),
+        ((class == "olmoe" || is_granite) && mixture.first_dense_layers > 0, "dense layers"),
+        (is_granite && !norm_top_k, "gates that are not made to sum to 1"),
+        (class != "qwen2_moe" && !is_granite && odd_width, "shared expert of this width"),
     ];
     checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()
 }
@@ -260,6 +269,11 @@ fn rotates_in_windows(model: &ModelConfig) -> bool {
     model.layer_kinds().all(|(layer, _)| layer.rotates == (!has_windows || slides(layer)))
 }
 
+/// Whether all heads of q are normalised together, and all of k.
+fn normalises_all_heads(model: &ModelConfig) -> bool {
+    model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads
+}
+
 fn rotates_a_part(model: &ModelConfig) -> bool {
     model.rotaries().iter().any(|rotary| (rotary.rope.rotary_dim as usize) < model.head_dim)
 }
@@ -269,11 +283,6 @@ fn has_factors(model: &ModelConfig) -> bool {
 }
 
 /// Whether the embedding is multiplied by the root of its width, and nothing else by anything, but for the scores of
-/// Whether all heads of q are normalised together, and all of k.
-fn normalises_all_heads(model: &ModelConfig) -> bool {
-    model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads
-}
-
 /// Gemma 2 and 3.
 fn has_factors_of_gemma(class: &str, model: &ModelConfig) -> bool {
     let root = (model.hidden_size as f64).sqrt();

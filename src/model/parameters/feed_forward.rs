@@ -4,7 +4,7 @@ use super::Linear;
 use super::scope::{Scope, StackedRows};
 use super::spec::Role;
 use crate::model::config::{Activation, MixtureConfig, SharedExpert};
-use crate::model::names::{self, MixtureNames, Projections};
+use crate::model::names::{MixtureNames, Projections, SHARED_GATE};
 
 /// Gate and up are padded to a multiple of this many rows, so that each starts at a whole group of 4 columns of their
 /// product: see [`ops::swiglu`](crate::ops::swiglu).
@@ -133,9 +133,13 @@ impl<P> Mixture<P> {
         let (config, inner, experts) = (layer.config, mixture.intermediate_size, mixture.experts());
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let names = MixtureNames::of(config);
-        let each: Vec<String> = (0..experts).map(|expert| format!("{}.{expert}", names.experts)).collect();
+        let each: Vec<String> = match names.is_stacked {
+            true => vec![names.experts.to_string()],
+            false => (0..experts).map(|expert| format!("{}.{expert}", names.experts)).collect(),
+        };
+        let networks = (each.as_slice(), experts);
         let [gate_up, down] =
-            stacked(&each, &names.projections, config.activation, inner, config.hidden_size);
+            stacked(networks, &names.projections, config.activation, inner, config.hidden_size);
         let router = StackedRows::new([names.router], &[experts]).repeated();
         let width = config.hidden_size;
         let [has_gate_up_bias, has_down_bias] = config.expert_biases();
@@ -170,10 +174,11 @@ impl<P> Shared<P> {
     fn declare(layer: &mut Scope<'_, P>, shared: SharedExpert, gate_std: f64) -> Self {
         let (config, inner) = (layer.config, shared.intermediate_size);
         let (width, std, residual_std) = (config.hidden_size, config.init_std, config.residual_init_std());
-        let shared_names = [names::shared_expert(&shared).into()];
-        let [gate_up, down] =
-            stacked(&shared_names, &names::GATED, Activation::Gated(config.shared_gate()), inner, width);
-        let gate = StackedRows::new([names::SHARED_GATE], &[1]).repeated();
+        let names = MixtureNames::of(config);
+        let name = [(if shared.is_gated { names.gated_shared } else { names.shared }).to_string()];
+        let activation = Activation::Gated(config.shared_gate());
+        let [gate_up, down] = stacked((&name, 1), &names.shared_projections, activation, inner, width);
+        let gate = StackedRows::new([SHARED_GATE], &[1]).repeated();
         Self {
             w_gate_up: layer.matrix(Role::Matrix, "feed_forward.shared.w_gate_up", &gate_up, width, std),
             w_down: layer.matrix(Role::Matrix, "feed_forward.shared.w_down", &down, inner, residual_std),
@@ -184,10 +189,10 @@ impl<P> Shared<P> {
     }
 }
 
-/// The stacked rows of w_gate_up and w_down for networks of these names. Files hold each projection of each network as
-/// a separate tensor.
+/// The stacked rows of w_gate_up and w_down for `count` networks of these names. Files hold each projection of each
+/// network as a separate tensor, or those of one name as one.
 fn stacked(
-    networks: &[String],
+    (networks, count): (&[String], usize),
     names: &Projections,
     activation: Activation,
     inner: usize,
@@ -195,13 +200,13 @@ fn stacked(
 ) -> [StackedRows; 2] {
     let gate_up = networks.iter().flat_map(|name| names.gate_up.iter().map(move |of| format!("{name}.{of}")));
     let down = networks.iter().map(|name| format!("{name}.{}", names.down));
-    let inners = vec![inner; names.gate_up.len() * networks.len()];
-    let alignment = match activation {
-        Activation::Gated(_) => GATE_UP_ALIGNMENT,
-        Activation::Gelu(_) => 1,
+    let (maps, alignment) = match activation {
+        Activation::Gated(_) => (2, GATE_UP_ALIGNMENT),
+        Activation::Gelu(_) => (1, 1),
     };
+    let inners = vec![inner; maps * count];
     [
         StackedRows::aligned(gate_up, &inners, alignment).divided(&inners),
-        StackedRows::new(down, &vec![width; networks.len()]).of_columns(inner, inner),
+        StackedRows::new(down, &vec![width; count]).of_columns(inner, inner),
     ]
 }

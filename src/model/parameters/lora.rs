@@ -108,6 +108,7 @@ fn a_pieces(low_rank: &LowRank, adapted: &[&Piece]) -> Vec<Piece> {
         is_transposed: false,
         heads: None,
         fused: None,
+        stacked: None,
     };
     adapted.iter().zip(first_rows).map(piece).collect()
 }
@@ -142,6 +143,7 @@ fn b_pieces(adapted: &[&Piece]) -> Vec<Piece> {
             is_transposed: false,
             heads: base.heads,
             fused: base.fused,
+            stacked: None,
         }
     };
     adapted.iter().map(piece).collect()

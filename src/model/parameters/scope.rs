@@ -4,7 +4,7 @@ use super::share::{Applies, Section, Split};
 use super::{FusedHeads, Init, InterleavedHeads, Linear, NormWeights, Piece, Place, Role, Spec, UpdateRule};
 use crate::element::Element;
 use crate::model::config::{MixtureConfig, ModelConfig, Norm};
-use crate::model::names::Names;
+use crate::model::names::{MixtureNames, Names};
 
 /// A place where parameters are declared: the model or one of its layers. Paths and names are relative to it.
 pub(super) struct Scope<'a, P> {
@@ -125,8 +125,9 @@ impl<'a, P> Scope<'a, P> {
     /// The matrices of all experts, named as the family's files name those of a dense layer.
     pub fn experts(&mut self, experts: usize, path: &str, rows: &StackedRows, cols: usize, std: f64) -> P {
         let is_transposed = self.names.is_transposed;
+        let stacked = MixtureNames::of(self.config).is_stacked.then_some(experts);
         let pieces = rows.pieces(&self.name, "weight").into_iter();
-        let pieces = pieces.map(|piece| Piece { is_transposed, ..piece }).collect();
+        let pieces = pieces.map(|piece| Piece { is_transposed, stacked, ..piece }).collect();
         let (role, split) = (Role::ExpertStack { experts }, rows.split.clone());
         self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces, split)
     }
@@ -349,6 +350,7 @@ impl StackedRows {
             is_transposed: false,
             heads: self.heads.filter(|(_, count)| index < *count).map(|(heads, _)| heads),
             fused: self.fused,
+            stacked: None,
         };
         self.pieces.iter().enumerate().map(piece).collect()
     }

@@ -148,6 +148,8 @@ pub struct Piece {
     pub heads: Option<InterleavedHeads>,
     /// The heads in its rows, if files hold the heads themselves in another order.
     pub fused: Option<FusedHeads>,
+    /// The number of matrices with as many rows each that it stacks, if files hold it as (matrices, rows, columns).
+    pub stacked: Option<usize>,
 }
 
 /// q, k and v in one matrix that files hold group by group, as in Bloom and InternLM2: the query heads that share a key
@@ -188,11 +190,12 @@ impl Spec {
 
     /// Shape of a piece in a file.
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
-        match self.role {
-            Role::Vector => vec![piece.rows],
-            Role::ExpertBiases { .. } => vec![self.whole_cols()],
+        match (self.role, piece.stacked) {
+            (Role::Vector, _) => vec![piece.rows],
+            (Role::ExpertBiases { .. }, _) => vec![self.whole_cols()],
             _ if piece.is_transposed => vec![self.whole_cols(), piece.rows],
-            _ => vec![piece.rows, self.whole_cols()],
+            (_, Some(count)) => vec![count, piece.rows / count, self.whole_cols()],
+            (_, None) => vec![piece.rows, self.whole_cols()],
         }
     }
 
@@ -248,6 +251,23 @@ impl Spec {
 }
 
 impl Piece {
+    /// The matrices that it stacks, as pieces of their own; itself if it is one matrix.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = Self> + '_ {
+        let count = self.stacked.unwrap_or(1);
+        let rows = self.rows / count;
+        let matrix = move |index: usize| match self.stacked {
+            None => self.clone(),
+            Some(_) => Self {
+                name: format!("{}.{index}", self.name),
+                first_row: self.first_row + index * rows,
+                rows,
+                stacked: None,
+                ..self.clone()
+            },
+        };
+        (0..count).map(matrix)
+    }
+
     /// Whether files hold its rows as they are stored.
     pub(crate) fn is_in_order(&self) -> bool {
         !self.is_transposed && self.heads.is_none() && self.fused.is_none()

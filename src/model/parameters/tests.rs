@@ -153,6 +153,35 @@ fn a_shared_expert_without_a_gate_is_called_as_deep_seek_calls_it() {
     assert_eq!(find(&specs, "multi_token.2.w_fuse").pieces[0].name, "model.layers.4.eh_proj.weight");
 }
 
+/// Each expert is a matrix of its own all the same.
+#[test]
+fn granite_holds_all_experts_in_one_tensor() {
+    let mut config = ModelConfig { family: Family::GraniteMoe, multi_token: None, ..mixture_example() };
+    let mixture = config.mixture.as_mut().unwrap();
+    mixture.intermediate_size = 4;
+    mixture.shared = Some(SharedExpert { intermediate_size: 12, is_gated: false });
+    let specs = Gpt::describe(&config);
+    let files = files(&specs);
+    let of_mixture: [(&str, &[usize]); 3] = [
+        ("router.layer.weight", &[3, 8]),
+        ("input_linear.weight", &[3, 8, 8]),
+        ("output_linear.weight", &[3, 8, 4]),
+    ];
+    assert_eq!(below(&files, "model.layers.1.block_sparse_moe."), of_mixture);
+    let shared: [(&str, &[usize]); 2] =
+        [("input_linear.weight", &[24, 8]), ("output_linear.weight", &[8, 12])];
+    assert_eq!(below(&files, "model.layers.1.shared_mlp."), shared);
+    for (path, rows) in [("w_gate_up", [(0, 8), (8, 8), (16, 8)]), ("w_down", [(0, 8), (8, 8), (16, 8)])] {
+        let stack = find(&specs, &format!("layers.1.feed_forward.experts.{path}"));
+        let matrices: Vec<Piece> = stack.pieces.iter().flat_map(Piece::matrices).collect();
+        let ranges = matrices.iter().map(|matrix| (matrix.first_row, matrix.rows));
+        assert!(ranges.eq(rows), "{path}");
+        assert_eq!((stack.rows, stack.count()), (24, 24 * stack.cols));
+    }
+    let router = find(&specs, "layers.1.feed_forward.router");
+    assert!(router.pieces[0].matrices().eq(router.pieces.iter().cloned()));
+}
+
 #[test]
 fn halves_of_experts_start_at_whole_groups_of_four_rows() {
     let specs = Gpt::describe(&mixture_example());

@@ -51,8 +51,8 @@ impl Update<'_> {
         let decay = if spec.decays { self.decays[spec.group] as f32 } else { 0.0 };
         let settings = Muon { decay, rate_column: rate_column(spec.group), ..*settings };
         let peers = self.peers(spec);
-        for piece in &spec.pieces {
-            let own = blocks(spec, piece);
+        for piece in spec.pieces.iter().flat_map(Piece::matrices) {
+            let own = blocks(spec, &piece);
             let (Some(first), Some(last)) = (own.first(), own.last()) else { continue };
             let (first, end) = (first.held[0], last.held[0] + last.size[0]);
             let elements = part.range(spec, first as usize, end as usize);
@@ -68,7 +68,7 @@ impl Update<'_> {
             if [weights.rows, weights.cols] == whole {
                 rec.scope(name, |rec| muon::muon(rec, &matrix, &self.tensors.step(), &settings));
             } else {
-                let of_peers = peers.iter().map(|peer| within_part(blocks(peer, piece)));
+                let of_peers = peers.iter().map(|peer| within_part(blocks(peer, &piece)));
                 divided.push(muon::DividedMatrix {
                     name,
                     matrix,

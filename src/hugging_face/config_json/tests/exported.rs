@@ -182,6 +182,17 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         biased(groups(GroupScore::BestTwo)),
         biased(groups(GroupScore::Best)),
     ];
+    let granite = |shared| {
+        let mixture = MixtureConfig { intermediate_size: 8, shared, ..mixture() };
+        ModelConfig { family: Family::GraniteMoe, mixture: Some(mixture), ..granite(llama()) }
+    };
+    models.extend([granite(None), granite(shared(8, false)), granite(shared(8, true))]);
+    models.push(ModelConfig {
+        qkv_bias: true,
+        output_bias: true,
+        factors: Factors::default(),
+        ..granite(None)
+    });
     let latent = LatentAttention { q_rank: Some(8), kv_rank: 12, nope_dim: 8, rope_dim: 4, value_dim: 16 };
     let direct = LatentAttention { q_rank: None, ..latent };
     let of_latent = |sizes: LatentAttention| sizes.within(ModelConfig { norm_eps: 1e-6, ..llama() });

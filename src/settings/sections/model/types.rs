@@ -43,7 +43,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 18] = [
+const TYPES: [TypeEntry; 19] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -186,6 +186,13 @@ const TYPES: [TypeEntry; 18] = [
         fits: is_plain,
         ..PLAIN
     },
+    TypeEntry {
+        word: "GraniteMoeConfig",
+        about: "Mixtures of Granite: a Llama whose files hold all experts of a layer as one tensor, gate and up together.",
+        family: Family::GraniteMoe,
+        fits: fits_granite_moe,
+        ..PLAIN
+    },
 ];
 
 /// Added by Baichuan 2 to the squared length of a row of the head.
@@ -306,6 +313,16 @@ fn fits_glm(model: &ModelConfig) -> bool {
         && has_plain_tensors(model)
         && model.norm_placement.is_before();
     is_glm && model.intermediate_size.is_multiple_of(4)
+}
+
+/// Experts of other widths have padding between gate and up here, and are tensors of their own.
+fn fits_granite_moe(model: &ModelConfig) -> bool {
+    let has_norms_before = model.norm_placement == NormPlacement::Before;
+    model.mixture.as_ref().is_some_and(|mixture| {
+        let shared = mixture.shared.map_or(0, |shared| shared.intermediate_size);
+        mixture.intermediate_size.is_multiple_of(4) && shared.is_multiple_of(4)
+    }) && has_norms_before
+        && model.multi_token.is_none()
 }
 
 /// Whether heads rotate in pairs or in halves, which the type decides.
