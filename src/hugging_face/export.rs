@@ -23,7 +23,8 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
     };
     config.extend(model.latent.iter().flat_map(|latent| latent_keys(model, latent)));
     config.extend(model.mixture.iter().flat_map(|mixture| mixture_keys(model, mixture)));
-    let experts_alone = ["mixtral", "olmoe", "granitemoe", "granitemoeshared"];
+    let experts_alone =
+        ["mixtral", "olmoe", "granitemoe", "granitemoeshared", "hunyuan_v1_moe", "minimax_m2"];
     if let (Some(mixture), true) = (&model.mixture, experts_alone.contains(&class.name.as_str())) {
         config.insert("intermediate_size".into(), mixture.intermediate_size.into());
         if let (Some(shared), "granitemoeshared") = (mixture.shared, class.name.as_str()) {
@@ -31,11 +32,15 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
         }
         // transformers takes the other of these keys for another name of it.
         let [key, other] = match class.name.as_str() {
-            "olmoe" => ["num_experts", "num_local_experts"],
+            "olmoe" | "hunyuan_v1_moe" => ["num_experts", "num_local_experts"],
             _ => ["num_local_experts", "num_experts"],
         };
         config.insert(key.into(), mixture.experts().into());
         config.remove(other);
+        if class.defaults.contains_key("moe_topk") {
+            config.insert("moe_topk".into(), mixture.chosen().into());
+            config.remove("num_experts_per_tok");
+        }
     }
     config.extend(model.multi_token.map(|ahead| ("num_nextn_predict_layers".into(), ahead.depth.into())));
     let named = json!({"architectures": [class.architecture], "model_type": class.name, "torch_dtype": "float32",

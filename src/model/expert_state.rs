@@ -7,8 +7,8 @@
 //! choices of the step, and are saved with the moments, as `expert_capacities.L`. Neither changes on overflow. An
 //! expert that becomes hot gets more rows, not other weights.
 
-use super::config::{Family, HotExperts, MixtureConfig, ModelConfig, TokenDispatch};
-use super::names::selection_bias;
+use super::config::{HotExperts, MixtureConfig, ModelConfig, TokenDispatch};
+use super::names::SelectionBias;
 use crate::element::Element;
 use crate::ops::hot_experts::HotSteps;
 use crate::ops::permute::{HotAndCold, RowAllocation, Slots};
@@ -18,7 +18,7 @@ use crate::record::{BINDING_ALIGNMENT, BufferId, Persistents, Tensor};
 /// The state of a model's routers: up to three persistent buffers, with a row for each layer of experts.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertState {
-    family: Family,
+    bias_names: SelectionBias,
     experts: u32,
     /// The first layer of experts, and the number of such layers.
     layers: (usize, usize),
@@ -44,7 +44,7 @@ impl ExpertState {
             RowAllocation::Capacity { slots, .. } => Some(slots),
         };
         Some(Self {
-            family: config.family,
+            bias_names: SelectionBias::of(config),
             experts,
             layers: (first, count),
             tallies: rows("expert tallies", tally_columns(experts)),
@@ -90,7 +90,7 @@ impl ExpertState {
 
     /// The name of that bias in files.
     pub(crate) fn bias_name(&self, layer: usize) -> String {
-        selection_bias(self.family, layer)
+        self.bias_names.name(layer)
     }
 
     /// The change of the biases after a step; `None` if they do not change.

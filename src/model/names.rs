@@ -20,14 +20,33 @@ pub(super) const KV_DOWN: &str = "self_attn.kv_a_proj_with_mqa";
 pub(super) const KV_NORM: &str = "self_attn.kv_a_layernorm";
 pub(super) const KV_UP: &str = "self_attn.kv_b_proj";
 
-/// The name in files of `family` of the bias (E) that layer `layer` adds to the scores to choose experts.
-pub fn selection_bias(family: Family, layer: usize) -> String {
-    format!("{}.{layer}.{}.e_score_correction_bias", Names::of(family).layers, MIXTURE.router)
+/// The name in files of the bias (E) that layer `layer` of the model of `config` adds to the scores to choose experts.
+pub fn selection_bias(config: &ModelConfig, layer: usize) -> String {
+    SelectionBias::of(config).name(layer)
+}
+
+/// What names that bias in each layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SelectionBias {
+    layers: &'static str,
+    module: &'static str,
+}
+
+impl SelectionBias {
+    pub fn of(config: &ModelConfig) -> Self {
+        Self { layers: Names::of_model(config).layers, module: MixtureNames::of(config).selection }
+    }
+
+    pub fn name(self, layer: usize) -> String {
+        format!("{}.{layer}.{}.e_score_correction_bias", self.layers, self.module)
+    }
 }
 
 /// The names of a layer's mixture of experts.
 pub(super) struct MixtureNames {
     pub router: &'static str,
+    /// The module that has the bias of the choice.
+    selection: &'static str,
     /// The prefix of an expert's number.
     pub experts: &'static str,
     /// The projections of an expert, after its number.
@@ -50,15 +69,16 @@ pub(super) struct Projections {
 }
 
 impl MixtureNames {
-    /// Mixtral's names if its architecture computes the model, Granite's in files of its family, otherwise those of Qwen,
-    /// DeepSeek and GLM. No published
-    /// GPT-2, PanGu-α or Bloom has experts: their projections are named as in dense layers.
+    /// Mixtral's names if its architecture or MiniMax-M2's computes the model, Granite's in files of its family,
+    /// Hunyuan's with norms of rotated heads, otherwise those of Qwen, DeepSeek and GLM. No published GPT-2, PanGu-α or
+    /// Bloom has experts: their projections are named as in dense layers.
     pub fn of(config: &ModelConfig) -> &'static Self {
         match config.family {
             Family::Gpt2 | Family::BigCode | Family::Pangu => &GPT2_MIXTURE,
             Family::Bloom => &BLOOM_MIXTURE,
             Family::GraniteMoe => &GRANITE_MOE,
-            _ if config.is_mixtral() => &MIXTRAL,
+            _ if config.is_mixtral() || config.is_minimax_m2() => &MIXTRAL,
+            _ if config.qk_norm && config.qk_norm_kind == QkNorm::RotatedHeads => &HUNYUAN_MIXTURE,
             _ => &MIXTURE,
         }
     }
@@ -66,6 +86,7 @@ impl MixtureNames {
 
 const MIXTURE: MixtureNames = MixtureNames {
     router: "mlp.gate",
+    selection: "mlp.gate",
     experts: "mlp.experts",
     projections: GATED,
     is_stacked: false,
@@ -76,10 +97,14 @@ const MIXTURE: MixtureNames = MixtureNames {
 
 const MIXTRAL: MixtureNames = MixtureNames {
     router: "block_sparse_moe.gate",
+    selection: "block_sparse_moe",
     experts: "block_sparse_moe.experts",
     projections: Projections { gate_up: &["w1", "w3"], down: "w2" },
     ..MIXTURE
 };
+
+const HUNYUAN_MIXTURE: MixtureNames =
+    MixtureNames { router: "mlp.gate.wg", shared: "mlp.shared_mlp", ..MIXTURE };
 
 const GRANITE_MOE: MixtureNames = MixtureNames {
     router: "block_sparse_moe.router.layer",

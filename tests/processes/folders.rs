@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 18] = [
+const FAMILIES: [&str; 20] = [
     "llama",
     "mistral",
     "qwen3",
@@ -25,6 +25,8 @@ const FAMILIES: [&str; 18] = [
     "exaone4",
     "olmo2",
     "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
+    "minimax_m2",
     "gemma2",
     "gemma3_text",
     "gpt2",

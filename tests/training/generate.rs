@@ -38,7 +38,7 @@ impl Reference {
         shape.multi_token = None; // what predicts further does not affect the next token
         let mut memories = shape.memories();
         for (layer, memory) in &mut memories {
-            if let Some(bias) = tensors.get(&selection_bias(plan.model.family, *layer)) {
+            if let Some(bias) = tensors.get(&selection_bias(&plan.model, *layer)) {
                 memory.bias = bias.floats();
             }
         }

@@ -40,6 +40,8 @@ FAMILIES = {
     "exaone4": ("exaone4", {"sliding_window": 7, "sliding_window_pattern": 2, **shapes.ROPE}),
     "olmo2": ("olmo2", shapes.ROPE),
     "hunyuan_v1_dense": ("hunyuan_v1_dense", shapes.ROPE),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", shapes.ROPE),
+    "minimax_m2": ("minimax_m2", {"rotary_dim": 4, **shapes.ROPE}),
     "gemma2": ("gemma2", shapes.GEMMA2),
     "gemma3_text": ("gemma3_text", shapes.GEMMA3 | {"layer_types": [shapes.SLIDING, shapes.FULL]}),
     "gpt2": ("gpt2", {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),

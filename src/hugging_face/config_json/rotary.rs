@@ -20,6 +20,8 @@ const BASES: &str = "rope_theta|rotary_emb_base";
 const BASE_OF_WINDOWS: &str = "rope_local_base_freq";
 /// Names of the share of a head that rotates.
 const SHARES: &str = "partial_rotary_factor|rotary_pct";
+/// The number of dimensions of a head that rotate.
+const DIMENSIONS: &str = "rotary_dim";
 /// Names of the length of the longest text, and of the longest text in the first training.
 const LENGTHS: &str = "max_position_embeddings|original_max_position_embeddings";
 /// Parameters that occur beside those of a type.
@@ -150,7 +152,12 @@ impl Rotation {
         let parameters = parameters(reading, kind);
         let inner = |key: &str| parameters.get(key).and_then(Value::as_f64);
         let theta = inner("rope_theta").or_else(|| reading.number(BASES)).unwrap_or(10_000.0);
-        let share = inner("partial_rotary_factor").or_else(|| reading.number(SHARES)).unwrap_or(1.0);
+        // MiniMax-M2 reads the number of dimensions where no share is written.
+        let is_written = SHARES.split('|').any(|key| reading.writes(key));
+        let dimensions = reading.number(DIMENSIONS).filter(|_| reading.reads(DIMENSIONS) && !is_written);
+        let of_head = dimensions.zip(reading.number("head_dim")).map(|(rotating, width)| rotating / width);
+        let share =
+            inner("partial_rotary_factor").or(of_head).or_else(|| reading.number(SHARES)).unwrap_or(1.0);
         let is_read = share == 1.0 || SHARES.split('|').any(|key| reading.reads(key));
         let kind = ["rope_type", "type"].iter().find_map(|key| parameters.get(*key)?.as_str());
         // The three parts of a position are the same in text.

@@ -4,8 +4,8 @@ mod published;
 use super::*;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, Factors, Family, Gate, Gelu, Llama3, NormPlacement, QkNorm, QueryScaling, RopeScaling, Sizes,
-    Yarn,
+    Activation, Factors, Family, Gate, Gelu, Llama3, MixtureConfig, NormPlacement, QkNorm, QueryScaling,
+    RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
 };
 use exported::mixture;
 use serde_json::json;
@@ -41,7 +41,8 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
         "num_layers": 3, "n_layer": 3, "num_attention_heads": 4, "n_head": 4, "num_key_value_heads": 2,
         "multi_query_group_num": 2, "head_dim": 4, "kv_channels": 4, "intermediate_size": 24, "ffn_hidden_size": 24,
         "n_inner": 24, "max_position_embeddings": 16, "n_positions": 16, "seq_length": 16, "num_experts": 4,
-        "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+        "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_topk": 2,
+        "moe_intermediate_size": 12,
         "shared_expert_intermediate_size": 12, "shared_intermediate_size": 12, "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
         "first_k_dense_replace": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
         "v_head_dim": 4,
@@ -436,6 +437,61 @@ fn gemma_2_and_3_have_norms_on_both_sides() {
     let kinds = json!({"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 70.0}});
     let types = json!(["sliding_attention", "sliding_attention", "full_attention"]);
     equal(&gemma3(json!({"rope_parameters": kinds, "layer_types": types})), &third);
+}
+
+/// Hunyuan's mixtures have numbers of experts layer by layer, which have to be the same.
+#[test]
+fn hunyuan_lists_numbers_of_experts() {
+    let route = RouterConfig { experts: 4, ..mixture().route };
+    let shared = Some(SharedExpert { intermediate_size: 24, is_gated: false });
+    let experts = MixtureConfig { intermediate_size: 24, route, shared, ..mixture() };
+    let model =
+        ModelConfig { qk_norm: true, qk_norm_kind: QkNorm::RotatedHeads, mixture: Some(experts), ..llama() };
+    let hunyuan = |keys: Value| {
+        let mut config = config("hunyuan_v1_moe", json!({"num_experts": 4}));
+        keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    for chosen in [json!(2), json!([2, 2, 2]), json!([2, 2, 2, 2])] {
+        equal(&hunyuan(json!({"moe_topk": chosen})), &model);
+    }
+    equal(&hunyuan(json!({"num_experts": [4, 4, 4], "moe_topk": 2})), &model);
+    for (chosen, shown) in [(json!([2, 1, 2]), "[2,1,2]"), (json!([2, 2]), "[2,2]"), (json!([]), "[]")] {
+        let line = format!("`moe_topk` is {shown} in `hunyuan_v1_moe`, and this run has 2");
+        refused(&hunyuan(json!({"moe_topk": chosen})), &model, &[&line]);
+    }
+    let single = hunyuan(json!({"moe_topk": [1, 1, 1]}));
+    let lines = faults(&single, &model, &[]);
+    assert!(lines.iter().any(|line| line.contains("true of a single gate")), "{lines:?}");
+}
+
+/// MiniMax-M2 says what rotates by a number where it gives no share.
+#[test]
+fn minimax_rotates_a_number_of_dimensions() {
+    let route = RouterConfig { score: Score::Sigmoid, experts: 4, ..mixture().route };
+    let experts = MixtureConfig { intermediate_size: 24, route, has_bias: true, ..mixture() };
+    let model = |rotary_dim: usize| {
+        let kind = QkNorm::AllHeads;
+        let model =
+            ModelConfig { qk_norm: true, qk_norm_kind: kind, mixture: Some(experts.clone()), ..llama() };
+        model.with_layers(|layer| (layer.rotary_dim, layer.rope_theta) = (rotary_dim, 5e6))
+    };
+    let minimax = |keys: Value| {
+        let mut config = config("minimax_m2", json!({"num_local_experts": 4, "num_experts_per_tok": 2}));
+        keys.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    equal(&minimax(json!({})), &model(4));
+    equal(&minimax(json!({"rotary_dim": 2})), &model(2));
+    equal(&minimax(json!({"rotary_dim": 4, "partial_rotary_factor": 0.5})), &model(2));
+    let inner = json!({"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.5});
+    equal(&minimax(json!({"rotary_dim": 4, "rope_parameters": inner})), &model(2));
+    // Other classes have no such key.
+    refused(
+        &config("llama", json!({"rotary_dim": 2})),
+        &llama(),
+        &["`rotary_dim: 2` is not a key of `llama`"],
+    );
 }
 
 /// OLMo 3: OLMo 2 with windows in all layers but every fourth, whose rotation neither reads `rope_theta` nor is scaled.

@@ -58,6 +58,9 @@ pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -
         let ours = ACTIVATIONS.iter().find(|(theirs, _)| theirs == word);
         *word = ours.map_or(word.clone(), |(_, ours)| (*ours).to_string());
     }
+    if reading.reads("moe_topk") {
+        ["expert_num", "num_experts_chosen"].into_iter().for_each(|fact| take_one_for_all(&mut facts, fact));
+    }
     fill_experts(reading, &mut facts);
     fill_own(reading, &mut facts);
     fill_attention(reading, longest, most_layers, &mut facts);
@@ -124,6 +127,18 @@ fn fill_sizes(facts: &mut Facts) {
     }
     if let (Some(written), Some(fact)) = (unlike, facts.get_mut("qk_rope_head_dim")) {
         fact.value = format!("{} beside a `head_dim` of {written}", fact.value).into();
+    }
+}
+
+/// Makes a list with the same number for each layer, as Hunyuan's files have it, that number.
+fn take_one_for_all(facts: &mut Facts, fact: &str) {
+    let layers = number(facts, "num_layers").unwrap_or(0.0);
+    let Some(said) = facts.get_mut(fact) else { return };
+    if let Some([first, others @ ..]) = said.value.as_array().map(Vec::as_slice)
+        && others.len() as f64 + 1.0 >= layers
+        && others.iter().all(|other| other == first)
+    {
+        said.value = first.clone();
     }
 }
 

@@ -24,7 +24,9 @@
 //! | has layers that do not rotate, and no QK-norm | `SmolLM3ForCausalLM`, also with biases in all of attention | always |
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, also with biases in all of attention, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window in all layers, `MinistralForCausalLM` with one in some, or `CwmForCausalLM` if the feed-forward layers have biases, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
+//! | is what [`ModelConfig::is_minimax_m2`] says | `MiniMaxM2ForCausalLM` | no window, no bias of attention's output projection |
 //! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
+//! | has norms of rotated heads | `HunYuanMoEV1ForCausalLM`, also with biases in all of attention | plain softmax, gates that sum to 1, a shared expert as wide as the others and without a gate, no dense layers, no window, whole heads rotate |
 //! | has q and k normalised over all heads | `OlmoeForCausalLM`, also with biases in all of attention | plain softmax, no shared expert, no window, heads as wide together as the model |
 //! | is a mixture of Granite's | `GraniteMoeForCausalLM`, with a shared expert `GraniteMoeSharedForCausalLM`, also with biases in all of attention | plain softmax, gates that sum to 1, the shared expert has no gate, no dense layers, no QK-norm, no window, whole heads rotate |
 //! | is what [`ModelConfig::is_mixtral`] says | `MixtralForCausalLM` | always |
@@ -98,7 +100,9 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
 fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str {
     match (mixture.shared, mixture.route.score) {
         (Some(shared), _) if shared.is_gated => "qwen2_moe",
+        _ if model.is_minimax_m2() => "minimax_m2",
         (_, Score::Sigmoid) => "glm4_moe",
+        _ if model.qk_norm && model.qk_norm_kind == QkNorm::RotatedHeads => "hunyuan_v1_moe",
         _ if normalises_all_heads(model) => "olmoe",
         _ if model.is_mixtral() => "mixtral",
         (None, Score::Softmax) if mixture.route.groups.is_none() && model.qk_norm => "qwen3_moe",
@@ -170,7 +174,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (matches!(name, "qwen2_moe" | "deepseek" | "mixtral") && model.qk_norm, "QK-norm"),
         (matches!(name, "deepseek" | "helium" | "olmoe") && has_own_heads, "head_dim of its own"),
         (
-            matches!(name, "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense") && !model.qk_norm,
+            matches!(name, "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe")
+                && !model.qk_norm,
             "attention without QK-norm",
         ),
         // The class's norms of latent vectors do not read `rms_norm_eps`.
@@ -191,9 +196,8 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     let all_of_mlp = model.gate_up_bias && model.down_bias;
     let [all_of_attention, all_of_mlp] = match class {
         "llama" | "granite" | "smollm3" => [model.qkv_bias, all_of_mlp],
-        "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "granitemoe" | "granitemoeshared" => {
-            [model.qkv_bias, false]
-        }
+        "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" => [model.qkv_bias, false],
+        "granitemoe" | "granitemoeshared" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
         "qwen3" | "gemma" | "gemma2" | "gemma3_text" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
@@ -213,6 +217,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "olmo3",
         "olmoe",
         "hunyuan_v1_dense",
+        "hunyuan_v1_moe",
     ];
     let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
     let has_no_qkv =
@@ -229,13 +234,15 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
     let RouterConfig { score, groups, norm_top_k, scaling, .. } = mixture.route;
     let is_v2 = class == "deepseek_v2";
     let has_v3_router = matches!(class, "glm4_moe" | "deepseek_v3");
-    let is_plain = !is_v2 && !has_v3_router; // a plain softmax
+    let is_plain = !is_v2 && !has_v3_router && class != "minimax_m2"; // a plain softmax
     let odd_width = mixture
         .shared
         .is_some_and(|shared| !shared.intermediate_size.is_multiple_of(mixture.intermediate_size));
     let count = |score| groups.is_some_and(|groups| groups.score == score);
-    let needs_shared = is_v2 || has_v3_router;
+    let needs_shared = is_v2 || has_v3_router || class == "hunyuan_v1_moe";
     let is_granite = matches!(class, "granitemoe" | "granitemoeshared");
+    let is_as_wide =
+        mixture.shared.is_none_or(|shared| shared.intermediate_size == mixture.intermediate_size);
     let is_gated = mixture.shared.is_some_and(|shared| shared.is_gated);
     let checks = [
         (is_plain && score == Score::Sigmoid, "sigmoid scores"),
@@ -248,8 +255,12 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         ((needs_shared || is_granite) && is_gated, "gate of the shared expert"),
         (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
         (class == "olmoe" && mixture.shared.is_some(), "shared expert"),
-        ((class == "olmoe" || is_granite) && mixture.first_dense_layers > 0, "dense layers"),
-        (is_granite && !norm_top_k, "gates that are not made to sum to 1"),
+        (
+            (matches!(class, "olmoe" | "hunyuan_v1_moe") || is_granite) && mixture.first_dense_layers > 0,
+            "dense layers",
+        ),
+        ((is_granite || class == "hunyuan_v1_moe") && !norm_top_k, "gates that are not made to sum to 1"),
+        (class == "hunyuan_v1_moe" && !is_as_wide, "shared expert but one as wide as the others"),
         (class != "qwen2_moe" && !is_granite && odd_width, "shared expert of this width"),
     ];
     checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()

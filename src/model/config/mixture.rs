@@ -1,6 +1,6 @@
 //! The resolved configuration of a mixture of experts.
 
-use super::{Activation, Gate, ModelConfig, NormPlacement};
+use super::{Activation, Gate, ModelConfig, NormPlacement, QkNorm};
 use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
 use crate::ops::route::{RouterConfig, Score};
 use std::ops::Range;
@@ -161,15 +161,37 @@ impl ModelConfig {
     /// Whether Mixtral's architecture computes this model: softmax scores, normalised gates, the same experts in every
     /// layer and nothing beside them, attention without biases and QK-norm (Jiang et al., "Mixtral of Experts", 2024).
     pub(crate) fn is_mixtral(&self) -> bool {
-        let Some(mixture) = &self.mixture else { return false };
-        let RouterConfig { score, groups, norm_top_k, scaling, .. } = mixture.route;
-        let is_plain_router =
-            score == Score::Softmax && groups.is_none() && scaling == 1.0 && !mixture.has_bias;
-        let has_only_experts = mixture.shared.is_none() && mixture.first_dense_layers == 0;
-        let has_plain_norms = self.norm_placement == NormPlacement::Before && !self.zero_centered_norms;
-        let is_plain_attention =
-            !self.qkv_bias && !self.qk_norm && self.layer.rotary_dim == self.head_dim && has_plain_norms;
-        is_plain_router && norm_top_k && has_only_experts && is_plain_attention && self.multi_token.is_none()
+        let is_plain_attention = !self.qkv_bias
+            && !self.qk_norm
+            && self.layer.rotary_dim == self.head_dim
+            && self.has_plain_norms();
+        let is_plain = |mixture: &MixtureConfig| mixture.route.score == Score::Softmax && !mixture.has_bias;
+        self.mixture.as_ref().is_some_and(is_plain) && self.has_only_experts() && is_plain_attention
+    }
+
+    /// Whether MiniMax-M2's architecture computes this model: sigmoid scores with a bias of the choice, normalised
+    /// gates, the same experts in every layer and nothing beside them, q and k normalised over all heads, no biases
+    /// (MiniMax, 2025).
+    pub(crate) fn is_minimax_m2(&self) -> bool {
+        let normalises = self.qk_norm && self.qk_norm_kind == QkNorm::AllHeads && self.has_plain_norms();
+        let is_biased = |mixture: &MixtureConfig| mixture.route.score == Score::Sigmoid && mixture.has_bias;
+        self.mixture.as_ref().is_some_and(is_biased)
+            && self.has_only_experts()
+            && normalises
+            && !self.qkv_bias
+    }
+
+    /// Whether every layer has experts and nothing beside them, chosen without groups, whose gates sum to 1.
+    fn has_only_experts(&self) -> bool {
+        self.mixture.as_ref().is_some_and(|mixture| {
+            let RouterConfig { groups, norm_top_k, scaling, .. } = mixture.route;
+            let is_alone = mixture.shared.is_none() && mixture.first_dense_layers == 0;
+            groups.is_none() && norm_top_k && scaling == 1.0 && is_alone
+        }) && self.multi_token.is_none()
+    }
+
+    fn has_plain_norms(&self) -> bool {
+        self.norm_placement == NormPlacement::Before && !self.zero_centered_norms
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::runs::{
     Setup, TensorFile, Weights, new_trainer, read_tensors, reference_shape, save_checkpoint, tensors,
 };
-use gristmill::model::config::{Family, ModelConfig, TokenDispatch};
+use gristmill::model::config::{ModelConfig, TokenDispatch};
 use gristmill::model::selection_bias;
 use gristmill::record::{BufferId, Recording};
 use gristmill::report::expert_load::LayerLoad;
@@ -83,7 +83,7 @@ fn memories(model: &ModelConfig, left: &Left) -> Memories {
     let mixture = model.mixture.as_ref().expect("a mixture");
     let has_hot = matches!(mixture.dispatch, TokenDispatch::Capacity(capacity) if capacity.hot.is_some());
     for (layer, memory) in &mut memories {
-        memory.bias = left.files[0][&selection_bias(Family::Llama, *layer)].floats();
+        memory.bias = left.files[0][&selection_bias(model, *layer)].floats();
         if has_hot {
             let capacities = &left.files[1][&format!("expert_capacities.{layer}")].words;
             let most = capacities.iter().max().expect("experts");

@@ -5,7 +5,6 @@ use crate::runs::{
     FolderRun, Setup, TensorFile, new_trainer, newest_checkpoint, read_tensors, save_checkpoint, tensors,
     write_tensors,
 };
-use gristmill::model::config::Family;
 use gristmill::model::selection_bias;
 use gristmill::train::Trainer;
 use pollster::block_on;
@@ -52,8 +51,9 @@ fn four_steps_and_four_more_are_eight() {
         ["model.safetensors", "optimizer.safetensors"].map(|file| read_tensors(&newest.join(file)));
     let first = |experts: usize| (0..5).map(|expert| expert < experts).collect::<Vec<_>>();
     let mut moved = 0;
+    let plan = whole.setup.plan();
     for layer in 0..3 {
-        let bias = model[&selection_bias(Family::Llama, layer)].floats();
+        let bias = model[&selection_bias(&plan.model, layer)].floats();
         // Eight updates of ±0.01.
         assert!(bias.len() == 5 && bias.iter().any(|bias| *bias != 0.0), "layer {layer}: {bias:?}");
         assert!(bias.iter().all(|bias| bias.abs() < 0.081), "layer {layer}: {bias:?}");

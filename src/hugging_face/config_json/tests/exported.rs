@@ -193,6 +193,21 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         factors: Factors::default(),
         ..granite(None)
     });
+    let of_kind = |qk_norm_kind, mixture| ModelConfig {
+        qk_norm: true,
+        qk_norm_kind,
+        mixture: Some(mixture),
+        ..llama()
+    };
+    let minimax = MixtureConfig {
+        has_bias: true,
+        route: RouterConfig { score: Score::Sigmoid, ..mixture().route },
+        ..mixture()
+    };
+    models.extend([of_kind(QkNorm::AllHeads, minimax.clone()), partial(of_kind(QkNorm::AllHeads, minimax))]);
+    for shared in [shared(5, false), shared(10, false), None] {
+        models.push(of_kind(QkNorm::RotatedHeads, MixtureConfig { shared, ..mixture() }));
+    }
     let latent = LatentAttention { q_rank: Some(8), kv_rank: 12, nope_dim: 8, rope_dim: 4, value_dim: 16 };
     let direct = LatentAttention { q_rank: None, ..latent };
     let of_latent = |sizes: LatentAttention| sizes.within(ModelConfig { norm_eps: 1e-6, ..llama() });
