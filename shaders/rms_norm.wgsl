@@ -8,7 +8,8 @@
 //                              column_sum reduces
 //
 // One workgroup per row; software tier: one invocation per row (lib/reduce). In the weight pass an invocation owns 4
-// columns of one block of rows; otherwise the lanes of a workgroup share the rows. `zero_centered`: 1 + w for w.
+// columns of one block of rows; otherwise the lanes of a workgroup share the rows. `zero_centered`: 1 + w for w; `scaled`:
+// the norm times a factor, and so both gradients.
 // Numerics: statistics and sums in f32, in a fixed order: weight gradients are the same from run to run.
 // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 
@@ -30,6 +31,7 @@ struct Params {
     dx_stride: u32,
     y_offset: u32, // of y and of dy
     y_stride: u32,
+    factor: f32, // read if `scaled`
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -64,6 +66,7 @@ fn rms_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocati
     }
     for (var i = first; i < params.cols4; i += STEP) {
         var value = load4(x[x_row + i]) * scale * norm_factors(w[i]);
+        @if(scaled) { value *= params.factor; }
         @if(residual) { value += load4(residual[row * params.cols4 + i]); }
         y[y_row + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
@@ -88,6 +91,7 @@ fn rms_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local
     for (var i = first; i < params.cols4; i += STEP) {
         let h = load4(dy[dy_row + i]) * norm_factors(w[i]);
         var value = scale * (h - load4(x[x_row + i]) * pull);
+        @if(scaled) { value *= params.factor; }
         @if(accumulate) { value += load4(dx[dx_row + i]); }
         dx[dx_row + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
@@ -105,6 +109,7 @@ fn rms_norm_backward_weight(
         sum += load4(dy[params.y_offset + row * params.y_stride + own.column4]) * value * rstd[row];
     }
     sum = down(sum, lane);
+    @if(scaled) { sum *= params.factor; }
     if (own.is_writer) {
         partials[workgroup.y * params.cols4 + own.column4] = sum;
     }

@@ -109,7 +109,7 @@ fn norms(harness: &mut Harness<'_>) {
     rms_norm::rms_norm(&mut harness.job.rec, x, w, y, rstd, norm);
     let saved = rms_norm::RmsNormSaved { x, w, rstd };
     rms_norm::rms_norm_backward(&mut harness.job.rec, &saved, norm, dy, dx, false);
-    rms_norm::rms_norm_backward_weight(&mut harness.job.rec, &saved, dy, dw);
+    rms_norm::rms_norm_backward_weight(&mut harness.job.rec, &saved, norm, dy, dw);
     harness.compare("rms_norm", y);
     harness.compare("rms_norm dx", dx);
     harness.compare("rms_norm dw", dw);

@@ -167,6 +167,11 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             "first_k_dense_replace": model.num_layers,
             "num_nextn_predict_layers": 0,
         }),
+        "hyperclovax" => {
+            let mut own = keys_of_class(name, model);
+            own.insert("use_post_norm".into(), true.into());
+            own.into_iter().filter(|(_, value)| !value.is_null()).collect::<Map<_, _>>().into()
+        }
         // The default is a token that small vocabularies do not have.
         "glm" | "glm4" | "helium" | "smollm3" | "ministral3" => json!({ "pad_token_id": null }),
         // The class needs a window, whether or not a layer has it.

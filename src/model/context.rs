@@ -165,10 +165,15 @@ impl ForwardContext<'_> {
         self.buffers.rope(self.config, self.config.layer(layer))
     }
 
-    /// The formula of every RMSNorm.
+    /// The formula of every RMSNorm, but for the factor of [`post_norm`](Self::post_norm).
     pub(super) fn rms_norm(&self) -> RmsNorm {
         let ModelConfig { norm_eps, zero_centered_norms, .. } = *self.config;
-        RmsNorm { epsilon: norm_eps as f32, is_zero_centered: zero_centered_norms }
+        RmsNorm { epsilon: norm_eps as f32, is_zero_centered: zero_centered_norms, factor: None }
+    }
+
+    /// The formula of the norm after a sublayer, which has the factor of what is added to the residual stream.
+    pub(super) fn post_norm(&self) -> RmsNorm {
+        RmsNorm { factor: self.config.post_norm_factor(), ..self.rms_norm() }
     }
 
     /// The row of layer number `layer` that receives its largest attention scores, if they are watched.

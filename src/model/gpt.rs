@@ -216,9 +216,9 @@ impl<'p> Residual<'p> {
     ) -> Var {
         let Some(weight) = self.norm else { return y };
         tape.scope(name, |tape| match ctx.dropout(site) {
-            None => tape.add_rms_norm(self.x, y, weight, ctx.rms_norm()),
+            None => tape.add_rms_norm(self.x, y, weight, ctx.post_norm()),
             Some(dropout) => {
-                let y = tape.rms_norm(y, weight, ctx.rms_norm());
+                let y = tape.rms_norm(y, weight, ctx.post_norm());
                 tape.scope("dropout", |tape| tape.dropout(y, Some(self.x), dropout))
             }
         })

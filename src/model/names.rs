@@ -174,11 +174,12 @@ impl Names {
         }
     }
 
-    /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, and with norms of
-    /// rotated heads those of Hunyuan.
+    /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, or of HyperCLOVA X where
+    /// norms multiply by w, and with norms of rotated heads those of Hunyuan.
     pub fn of_model(config: &ModelConfig) -> &'static Self {
         match (config.family, config.norm_placement, config.qk_norm_kind) {
-            (Family::Llama, NormPlacement::Both, _) => &GEMMA,
+            (Family::Llama, NormPlacement::Both, _) if config.zero_centered_norms => &GEMMA,
+            (Family::Llama, NormPlacement::Both, _) => &HYPER_CLOVA,
             (Family::Llama, _, QkNorm::RotatedHeads) => &HUNYUAN,
             (family, ..) => Self::of(family),
         }
@@ -208,6 +209,8 @@ const LLAMA: Names = Names {
 };
 
 const GEMMA: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };
+
+const HYPER_CLOVA: Names = Names { post_attention_norm: "post_norm1", post_ffn_norm: "post_norm2", ..LLAMA };
 
 const HUNYUAN: Names =
     Names { q_norm: "self_attn.query_layernorm", k_norm: "self_attn.key_layernorm", ..LLAMA };

@@ -120,6 +120,7 @@ fn block_rows(tier: Tier) -> u32 {
 }
 
 fn per_head(x: &Tensor, entry: &'static str, layout: &HeadLayout, norm: RmsNorm) -> (Kernel, [u32; 3]) {
+    assert!(norm.factor.is_none(), "a norm of heads has no factor");
     let heads = (layout.heads + 2 * layout.kv_heads) as u64;
     let (kernel, grid) = per_item("qk_norm", entry, x.element, x.rows as u64 * heads);
     let kernel = kernel.constant("ROWS", ROWS).condition(Condition::ZeroCentered, norm.is_zero_centered);

@@ -3,7 +3,7 @@
 use super::column_sum::fold_partials;
 use super::{few_or_many_rows, per_block, per_row};
 use crate::element::{Element, stride_of};
-use crate::kernels::Condition;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Recorder, Tensor};
 
 /// Rows that the weight gradient sums in its first launch.
@@ -16,12 +16,21 @@ pub struct RmsNorm {
     pub epsilon: f32,
     /// Whether it multiplies by 1 + w instead of w.
     pub is_zero_centered: bool,
+    /// A factor of its result; `None`: 1. Only norms by themselves have one, not those within products.
+    pub factor: Option<f32>,
 }
 
 impl RmsNorm {
     /// The norm that multiplies by its weight.
     pub fn new(epsilon: f32) -> Self {
-        Self { epsilon, is_zero_centered: false }
+        Self { epsilon, is_zero_centered: false, factor: None }
+    }
+
+    /// The variant of `kernel` that computes it or a gradient of it.
+    fn of(self, kernel: Kernel) -> Kernel {
+        kernel
+            .condition(Condition::ZeroCentered, self.is_zero_centered)
+            .condition(Condition::Scaled, self.factor.is_some())
     }
 }
 
@@ -37,30 +46,32 @@ crate::params! {
         dx_stride: u32,
         y_offset: u32,
         y_stride: u32,
+        factor: f32,
     }
 }
 
 impl Params {
     #[track_caller]
-    fn new(x: &Tensor, y: &Tensor, norm: Option<RmsNorm>) -> Self {
+    fn new(x: &Tensor, y: &Tensor, norm: RmsNorm) -> Self {
         assert!((y.rows, y.cols) == (x.rows, x.cols), "y must have the shape of rms_norm's input");
         [x, y].into_iter().for_each(assert_is_padded);
         Self {
             rows: x.rows,
             cols: x.cols,
             cols4: x.cols.div_ceil(4),
-            epsilon: norm.map_or(0.0, |norm| norm.epsilon),
+            epsilon: norm.epsilon,
             x_offset: x.offset4(),
             x_stride: x.stride4(),
             dx_offset: 0,
             dx_stride: 0,
             y_offset: y.offset4(),
             y_stride: y.stride4(),
+            factor: norm.factor.unwrap_or(1.0),
         }
     }
 }
 
-/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, and the rstd (1, N) for the backward, always f32. x and y may
+/// y (N, D) = x / sqrt(mean(x²) + epsilon) · w, times the factor of the norm, and the rstd (1, N) for the backward, always f32. x and y may
 /// be ranges of columns of larger tensors; their width is then a multiple of 4.
 #[track_caller]
 pub fn rms_norm(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, rstd: Tensor, norm: RmsNorm) {
@@ -88,11 +99,8 @@ fn forward(rec: &mut Recorder, saved: &RmsNormSaved, y: Tensor, norm: RmsNorm, r
         rstd.bind("rstd_out", Element::F32),
     ];
     bindings.extend(residual.map(|residual| residual.bind("residual", x.element)));
-    let kernel = kernel
-        .constant("ROWS", ROWS)
-        .condition(Condition::Residual, residual.is_some())
-        .condition(Condition::ZeroCentered, norm.is_zero_centered);
-    rec.dispatch(kernel, &bindings, &Params::new(x, &y, Some(norm)), grid);
+    let kernel = norm.of(kernel.constant("ROWS", ROWS)).condition(Condition::Residual, residual.is_some());
+    rec.dispatch(kernel, &bindings, &Params::new(x, &y, norm), grid);
 }
 
 /// The tensors that the backward reads.
@@ -120,10 +128,7 @@ pub fn rms_norm_backward(
     assert!((dx.rows, dx.cols) == (x.rows, x.cols), "dx must have the shape of rms_norm's input");
     assert_is_padded(&dx);
     let (kernel, grid) = per_row(rec, "rms_norm", "rms_norm_backward", x.element, x.rows);
-    let kernel = kernel
-        .constant("ROWS", ROWS)
-        .condition(Condition::Accumulate, accumulate)
-        .condition(Condition::ZeroCentered, norm.is_zero_centered);
+    let kernel = norm.of(kernel.constant("ROWS", ROWS)).condition(Condition::Accumulate, accumulate);
     let bindings = [
         x.bind_with_offset("x", x.element),
         w.bind("w", x.element),
@@ -131,18 +136,24 @@ pub fn rms_norm_backward(
         rstd.bind("rstd", Element::F32),
         dx.bind_with_offset("dx", x.element),
     ];
-    let params = Params { dx_offset: dx.offset4(), dx_stride: dx.stride4(), ..Params::new(x, &dy, None) };
+    let params = Params { dx_offset: dx.offset4(), dx_stride: dx.stride4(), ..Params::new(x, &dy, norm) };
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 
-/// dw (1, D) += Σ_rows dy · x · rstd: f32, summed in a fixed order.
+/// dw (1, D) += Σ_rows dy · x · rstd, times the factor of the norm: f32, summed in a fixed order.
 #[track_caller]
-pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &RmsNormSaved, dy: Tensor, dw: Tensor) {
+pub fn rms_norm_backward_weight(
+    rec: &mut Recorder,
+    saved: &RmsNormSaved,
+    norm: RmsNorm,
+    dy: Tensor,
+    dw: Tensor,
+) {
     let RmsNormSaved { x, rstd, .. } = saved;
     assert!(dw.element == Element::F32, "gradients of parameters must be f32");
     let blocks = x.rows.div_ceil(ROWS);
     let partials = rec.tensor("partials", blocks, x.cols, Element::F32);
-    let params = Params::new(x, &dy, None);
+    let params = Params::new(x, &dy, norm);
     let size = [params.cols4, blocks];
     let (kernel, grid) = per_block(rec, "rms_norm", "rms_norm_backward_weight", x.element, size);
     let bindings = [
@@ -151,7 +162,8 @@ pub fn rms_norm_backward_weight(rec: &mut Recorder, saved: &RmsNormSaved, dy: Te
         rstd.bind("rstd", Element::F32),
         partials.bind("partials", Element::F32),
     ];
-    rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &params, grid);
+    let kernel = kernel.constant("ROWS", ROWS).condition(Condition::Scaled, norm.factor.is_some());
+    rec.dispatch(kernel, &bindings, &params, grid);
     fold_partials(rec, partials, dw);
 }
 

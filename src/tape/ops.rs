@@ -111,7 +111,7 @@ impl<'p> Tape<'_, 'p> {
         self.rms_norm_onto(None, x, weight, norm)
     }
 
-    /// residual + x / rms(x) · w, (N, D). The gradient of the residual is the gradient of the result, without a copy.
+    /// residual + x / rms(x) · w, (N, D), or w times the factor of the norm. The gradient of the residual is the gradient of the result, without a copy.
     #[track_caller]
     pub fn add_rms_norm(&mut self, residual: Var, x: Var, weight: &'p Parameter, norm: RmsNorm) -> Var {
         self.rms_norm_onto(Some(residual), x, weight, norm)
@@ -135,7 +135,7 @@ impl<'p> Tape<'_, 'p> {
         self.result(y, &inputs, weight.trains(), move |tape, dy| {
             let saved = rms_norm::RmsNormSaved { x: tape.saved(saved_x), w, rstd: tape.saved(saved_rstd) };
             if let Some(dw) = weight.gradient() {
-                rms_norm::rms_norm_backward_weight(tape.rec, &saved, dy, dw);
+                rms_norm::rms_norm_backward_weight(tape.rec, &saved, norm, dy, dw);
             }
             if let Some(target) = tape.target(x) {
                 rms_norm::rms_norm_backward(tape.rec, &saved, norm, dy, target.tensor, target.accumulate);
@@ -224,7 +224,7 @@ impl<'p> Tape<'_, 'p> {
                     [tape.saved(saved_x), dy, gradient].map(|tensor| tensor.columns(first, cols));
                 let saved = rms_norm::RmsNormSaved { x, w: weight.weight(), rstd: tape.saved(saved_rstd) };
                 if let Some(dw) = weight.gradient() {
-                    rms_norm::rms_norm_backward_weight(tape.rec, &saved, dy, dw);
+                    rms_norm::rms_norm_backward_weight(tape.rec, &saved, norm, dy, dw);
                 }
                 rms_norm::rms_norm_backward(tape.rec, &saved, norm, dy, dx, false);
             }

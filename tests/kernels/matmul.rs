@@ -99,7 +99,7 @@ pub fn products_of_few_rows_and_quantised_ones() {
 #[test]
 fn products_of_few_rows_with_norm_and_gate() {
     let (plain, centred) =
-        (Some(RmsNorm::new(1e-3)), Some(RmsNorm { epsilon: 1e-3, is_zero_centered: true }));
+        (Some(RmsNorm::new(1e-3)), Some(RmsNorm { is_zero_centered: true, ..RmsNorm::new(1e-3) }));
     let forms = [
         (plain, false, None),
         (None, true, Some(SILU)),

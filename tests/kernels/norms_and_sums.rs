@@ -24,7 +24,7 @@ pub fn rms_norm_and_its_backward() {
 /// Norms that multiply by 1 + w: of rows, and of heads.
 #[test]
 fn zero_centered_norms_and_their_backward() {
-    let norm = RmsNorm { epsilon: 1e-5, is_zero_centered: true };
+    let norm = RmsNorm { is_zero_centered: true, ..RmsNorm::new(1e-5) };
     for (element, shapes) in [(F32, &SHAPES[..]), (F16, &SHAPES[3..4]), (Bf16, &SHAPES[4..])] {
         for (rows, cols) in shapes {
             check(&format!("zero-centred rms_norm {rows}x{cols} {element:?}"), |case| {
@@ -40,9 +40,30 @@ fn zero_centered_norms_and_their_backward() {
     }
 }
 
+/// Norms with a factor, which both gradients have too.
+#[test]
+fn scaled_norms_and_their_backward() {
+    for (element, shapes, is_zero_centered) in
+        [(F32, &SHAPES[..3], false), (F16, &SHAPES[3..4], true), (Bf16, &SHAPES[4..], false)]
+    {
+        for (rows, cols) in shapes {
+            let norm = RmsNorm { epsilon: 1e-5, is_zero_centered, factor: Some(0.3) };
+            check(&format!("scaled rms_norm {rows}x{cols} {element:?}"), |case| {
+                check_rms_norm(case, [*rows, *cols], element, norm);
+            });
+        }
+    }
+}
+
 /// The factors of `norm` with the weights `w`.
 pub fn factors(norm: RmsNorm, w: &[f64]) -> Vec<f64> {
-    w.iter().map(|w| if norm.is_zero_centered { 1.0 + w } else { *w }).collect()
+    let factor = f64::from(norm.factor.unwrap_or(1.0));
+    w.iter().map(|w| factor * if norm.is_zero_centered { 1.0 + w } else { *w }).collect()
+}
+
+/// The gradient of the weights of `norm`, given that of its [`factors`].
+pub fn of_weights(norm: RmsNorm, dfactors: &[f64]) -> Vec<f64> {
+    dfactors.iter().map(|dw| f64::from(norm.factor.unwrap_or(1.0)) * dw).collect()
 }
 
 fn check_rms_norm(case: &mut Case, [rows, cols]: [u32; 2], element: Element, norm: RmsNorm) {
@@ -68,9 +89,10 @@ fn check_rms_norm(case: &mut Case, [rows, cols]: [u32; 2], element: Element, nor
     let saved = RmsNormSaved { x: x.tensor, w: w.tensor, rstd };
     rms_norm::rms_norm_backward(&mut case.rec, &saved, norm, dy.tensor, dx, false);
     rms_norm::rms_norm_backward(&mut case.rec, &saved, norm, dy.tensor, more.tensor, true);
-    rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor);
+    rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, norm, dy.tensor, dw.tensor);
     let (want_dx, want_dw) =
         reference::rms_norm::rms_norm_backward(&x.values, &w_values, &dy.values, cols as usize, 1e-5);
+    let want_dw = of_weights(norm, &want_dw);
     let want_more = sum(&more.values, &want_dx);
     // dx = rstd · (h − x · pull): with one column all but a millionth cancels.
     let terms: Vec<f64> = want_rstd
@@ -422,7 +444,7 @@ fn rms_norm_of_a_range_of_columns() {
             let saved = RmsNormSaved { x: whole.tensor.columns(first, cols), w: w.tensor, rstd };
             let norm = RmsNorm::new(1e-5);
             rms_norm::rms_norm(&mut case.rec, saved.x, w.tensor, y, rstd, norm);
-            rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor);
+            rms_norm::rms_norm_backward_weight(&mut case.rec, &saved, norm, dy.tensor, dw.tensor);
             let into = gradient.tensor.columns(first, cols);
             rms_norm::rms_norm_backward(&mut case.rec, &saved, norm, dy.tensor, into, true);
             let width = cols as usize;

@@ -2,7 +2,7 @@
 //! gradients are the reference's.
 
 use crate::lab::{Case, Input, allowed, check, order_by_id, sum};
-use crate::norms_and_sums::factors;
+use crate::norms_and_sums::{factors, of_weights};
 use crate::packed::{columns, pack_gate_up, pack_qkv, split_gate_up, split_qkv};
 use gristmill::element::Element::F32;
 use gristmill::ops::attention::{Attention, DocumentBounds};
@@ -217,7 +217,7 @@ fn add_rms_norm() {
     check("tape add_rms_norm", |case| {
         let d = 13;
         let (x, weights) = (case.input(N, d, F32), [weight(case, 1, d)]);
-        let norm = RmsNorm { epsilon: 1e-5, is_zero_centered: true };
+        let norm = RmsNorm { epsilon: 1e-5, is_zero_centered: true, factor: Some(0.4) };
         let (values, w) = (x.values.clone(), factors(norm, &weights[0].values));
         mid_graph(
             case,
@@ -228,7 +228,7 @@ fn add_rms_norm() {
             &weights,
             |dy| {
                 let (dx, dw) = reference::rms_norm::rms_norm_backward(&values, &w, dy, d as usize, 1e-5);
-                (sum(&dx, dy), vec![dw])
+                (sum(&dx, dy), vec![of_weights(norm, &dw)])
             },
         );
     });
@@ -454,7 +454,7 @@ fn joint_qk_norm() {
         let x = case.input(N, LAYOUT.cols(), F32);
         let [q_cols, k_cols] = [32, 16];
         let weights = [weight(case, 1, q_cols as u32), weight(case, 1, k_cols as u32)];
-        let norm = RmsNorm { epsilon: 1e-6, is_zero_centered: true };
+        let norm = RmsNorm { is_zero_centered: true, ..RmsNorm::new(1e-6) };
         let [wq, wk] = [0, 1].map(|i: usize| factors(norm, &weights[i].values));
         let [q, k, v] = split_qkv(&x.values, &LAYOUT);
         let normed = |x: &[f64], w: &[f64]| reference::rms_norm::rms_norm(x, w, w.len(), 1e-6);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 20] = [
+const FAMILIES: [&str; 21] = [
     "llama",
     "mistral",
     "qwen3",
@@ -20,6 +20,7 @@ const FAMILIES: [&str; 20] = [
     "ministral3",
     "granite",
     "granitemoeshared",
+    "hyperclovax",
     "gemma",
     "glm4",
     "exaone4",

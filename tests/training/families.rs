@@ -137,7 +137,7 @@ fn norms_after_sublayers_follow_the_reference() {
     for setup in [
         Setup::new("norms after", "norm_placement: after, use_qk_norm: True, n_kv_heads: 2"),
         Setup::experts("experts with norms after", experts, "norm_placement: after, mtp_depth: 1"),
-        on_both_sides("n_kv_heads: 2"),
+        on_both_sides("n_kv_heads: 2, residual_multiplier: 0.6"),
         Setup::typed("ChatGLM2Config", "glm4", "norm_placement: both, rotary_percent: 0.5"),
     ] {
         follows_the_reference(&setup, compared_steps());

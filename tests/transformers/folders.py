@@ -35,6 +35,7 @@ FAMILIES = {
     "ministral3": ("ministral3", {"rope_parameters": shapes.GROWING}),
     "granite": ("granite", shapes.GRANITE | {"attention_bias": True, **shapes.ROPE}),
     "granitemoeshared": ("granitemoeshared", shapes.GRANITE | {"shared_intermediate_size": 12, **shapes.ROPE}),
+    "hyperclovax": ("hyperclovax", shapes.GRANITE | {"logits_scaling": 0.25, **shapes.ROPE}),
     "gemma": ("gemma", shapes.ROPE),
     "glm4": ("glm4", shapes.ROPE),
     "exaone4": ("exaone4", {"sliding_window": 7, "sliding_window_pattern": 2, **shapes.ROPE}),

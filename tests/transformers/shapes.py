@@ -196,7 +196,8 @@ SHAPES = {
     "granitemoe, one expert": ("granitemoe", {"num_experts_per_tok": 1, **ROPE}, "refused"),
     "granitemoeshared": ("granitemoeshared", GRANITE | {"shared_intermediate_size": 56, **ROPE}, "equal"),
     "granitemoeshared without it": ("granitemoeshared", GRANITE | ROPE, "equal"),
-    "hyperclovax": ("hyperclovax", ROPE, "refused"),
+    "hyperclovax": ("hyperclovax", GRANITE | {"logits_scaling": 0.25, **ROPE}, "equal"),
+    "hyperclovax with biases": ("hyperclovax", {"residual_multiplier": 0.5, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, **ROPE}, "equal"),
     "hyperclovax without further norms": ("hyperclovax", {"use_post_norm": False, **ROPE}, "equal"),
     "hyperclovax with factors": (
         "hyperclovax",

@@ -312,7 +312,11 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         "--model.model_config.layernorm_zero_centered_gamma=True",
         "--model.model_config.norm_placement=both",
     ];
-    let after = ["--model.model_config.norm_placement=after", "--model.model_config.qk_norm_kind=all_heads"];
+    let after = [
+        "--model.model_config.norm_placement=after",
+        "--model.model_config.qk_norm_kind=all_heads",
+        "--model.model_config.residual_multiplier=0.5",
+    ];
     let watched = [
         "--monitor_config={monitor_on: True, local_norm_format: log, optimizer_state_format: log, weight_state_format: log, \
          max_attention_logit_format: log}",

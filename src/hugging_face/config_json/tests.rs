@@ -59,7 +59,6 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
         }
         // Of the things that none of our keys changes, values that are computed here, unlike the defaults.
         match class.name.as_str() {
-            "hyperclovax" => config["use_post_norm"] = false.into(),
             "glm4_moe_lite" => config["rms_norm_eps"] = 1e-6.into(),
             "cwm" => config["max_position_embeddings"] = 16_384.into(),
             "qwen2_vl_text" | "qwen2_5_vl_text" => {
@@ -348,7 +347,12 @@ fn factors_are_those_of_the_file() {
         &["`logits_scaling` is 0.125 in `hyperclovax`, and this run has 8.0"],
     );
     equal(&config("hyperclovax", json!({"use_post_norm": false})), &llama());
-    refused(&config("hyperclovax", json!({})), &llama(), &["`use_post_norm` is True by default"]);
+    let line = "`use_post_norm` is both by default in `hyperclovax`, and this run has none; write `norm_placement: both` in";
+    refused(&config("hyperclovax", json!({})), &llama(), &[line]);
+    let both = ModelConfig { norm_placement: NormPlacement::Both, ..scaled };
+    let mut hyperclovax = hyperclovax(0.125);
+    hyperclovax["use_post_norm"] = true.into();
+    equal(&hyperclovax, &both);
 }
 
 /// Norms, activation and factor of Gemma; its first files say `gelu`.

@@ -231,6 +231,11 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
             if reading.is_on("multi_query") { 1.into() } else { heads.clone() },
         );
     }
+    // HyperCLOVA X: norms after sublayers beside those before them.
+    if reading.reads("use_post_norm") {
+        let placement = reading.is_on("use_post_norm").then_some("both");
+        insert("norm_placement", "use_post_norm", placement.into());
+    }
     // ChatGLM: a switch and a number.
     if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
         insert("n_kv_heads", "multi_query_attention", heads);

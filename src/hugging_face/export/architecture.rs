@@ -18,6 +18,7 @@
 //! | is dense and has norms after sublayers alone | `Exaone4ForCausalLM` | QK-norm, no biases; where some layers have a window, the others do not rotate, otherwise all do |
 //! | is dense and its norms multiply by 1 + w | `GemmaForCausalLM`, also with biases in all of attention | the gate's activation is GELU or SiLU, the factor of the embedding is the root of `hidden_size`, and there is no other; no window, no QK-norm, whole heads rotate |
 //! | and stand before and after sublayers | `Gemma2ForCausalLM`, with QK-norm `Gemma3ForCausalLM` | the same, with a factor of the scores that is one over the root of a whole number, windows in any layers and a soft cap of the logits; of Gemma 2: a soft cap of the scores; of Gemma 3: a rotation of their own in layers with a window |
+//! | is dense, and its norms stand before and after sublayers | `HyperCLOVAXForCausalLM`, also with factors, and with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | has queries that grow with their position | `Ministral3ForCausalLM` | no biases, no QK-norm, a window in all layers or in none |
@@ -81,6 +82,7 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
             (NormPlacement::Both, false) => "gemma2",
             _ => "gemma",
         },
+        _ if model.norm_placement == NormPlacement::Both => "hyperclovax",
         _ if has_factors(model) => "granite",
         _ if rotates_a_part(model) => "glm4_moe",
         _ if has_growing_queries(model) => "ministral3",
@@ -114,7 +116,7 @@ fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str
 pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let name = class.name.as_str();
     let is_latent = matches!(name, "deepseek_v2" | "deepseek_v3");
-    let is_granite = matches!(name, "granite" | "granitemoe" | "granitemoeshared");
+    let is_granite = matches!(name, "granite" | "granitemoe" | "granitemoeshared" | "hyperclovax");
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.intermediate_size != 4 * model.hidden_size;
@@ -135,7 +137,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (!matches!(name, "smollm3" | "exaone4") && has_unrotated(model), "layers without rotation"),
         (name == "exaone4" && !rotates_in_windows(model), "rotation but that of the layers with a window"),
         (name == "exaone4" && !model.qk_norm, "attention without QK-norm"),
-        (differs(class, "norm_placement", model), "norms in these places"),
+        // HyperCLOVA X has a switch for it.
+        (name != "hyperclovax" && differs(class, "norm_placement", model), "norms in these places"),
         (model.qk_norm && differs(class, "qk_norm_kind", model), "QK-norm of this kind"),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
         ((is_granite || matches!(name, "ministral3" | "gemma")) && model.qk_norm, "QK-norm"),
@@ -181,7 +184,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         // The class's norms of latent vectors do not read `rms_norm_eps`.
         (is_latent && model.norm_eps != 1e-6, "rms_norm_eps other than 1e-6 in the norms of latent vectors"),
         (
-            matches!(name, "deepseek_v2" | "cwm" | "gemma2" | "gemma3_text") && !splits_evenly,
+            matches!(name, "deepseek_v2" | "cwm" | "gemma2" | "gemma3_text" | "hyperclovax")
+                && !splits_evenly,
             "hidden_size that num_heads does not divide",
         ),
     ];
@@ -195,7 +199,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     let has_none = !matches!(class, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
     let all_of_mlp = model.gate_up_bias && model.down_bias;
     let [all_of_attention, all_of_mlp] = match class {
-        "llama" | "granite" | "smollm3" => [model.qkv_bias, all_of_mlp],
+        "llama" | "granite" | "hyperclovax" | "smollm3" => [model.qkv_bias, all_of_mlp],
         "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" => [model.qkv_bias, false],
         "granitemoe" | "granitemoeshared" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
@@ -209,6 +213,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "granite",
         "granitemoe",
         "granitemoeshared",
+        "hyperclovax",
         "gemma",
         "gemma2",
         "gemma3_text",

@@ -30,9 +30,15 @@ impl ModelConfig {
         other_than_one(rounded)
     }
 
-    /// The factor of what attention and feed-forward network add to the residual stream; `None`: 1.
+    /// The factor of the last product of attention and feed-forward network, which the residual stream is added to;
+    /// `None`: 1, or that product has a norm after it, which multiplies by the factor.
     pub(crate) fn residual_factor(&self) -> Option<f32> {
-        other_than_one(self.factors.residual? as f32)
+        other_than_one(self.factors.residual? as f32).filter(|_| !self.norm_placement.is_after())
+    }
+
+    /// The factor of the norms after attention and feed-forward network; `None`: 1.
+    pub(crate) fn post_norm_factor(&self) -> Option<f32> {
+        other_than_one(self.factors.residual? as f32).filter(|_| self.norm_placement.is_after())
     }
 
     /// The factor of the logits; `None`: 1.

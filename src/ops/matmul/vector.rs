@@ -44,6 +44,7 @@ pub fn matmul_of_few_rows(rec: &mut Recorder, a: Tensor, b: Tensor, y: Tensor, m
     check_factors(a, b);
     let epilogue = Epilogue { bias, ..Epilogue::default() };
     assert!(bias.is_none_or(|bias| bias.cols == b_rows), "the bias must have {b_rows} elements");
+    assert!(norm.is_none_or(|(_, norm)| norm.factor.is_none()), "a norm within a product has no factor");
     let (kernel, columns) = kernel(m, is_gated, a.element, rec.capabilities());
     let kernel = kernel
         .with_weights(b.element)

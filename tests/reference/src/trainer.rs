@@ -106,7 +106,7 @@ pub struct StepResult {
 /// The usual rule for weight decay: matrices decay, embedding and output projection included; norms (`ln_1`,
 /// `ln_2`, `ln_f` in GPT-2) and biases do not.
 pub fn decays(name: &str) -> bool {
-    !name.ends_with("norm.weight") && !name.contains(".ln_") && !name.ends_with(".bias")
+    !name.contains("norm") && !name.contains(".ln_") && !name.ends_with(".bias")
 }
 
 /// Whether Muon optimizes the tensor: projection matrices only. Excluded are the tables, which are looked up by token,

@@ -133,7 +133,9 @@ impl Shape {
             (Naming::Baichuan, _) => &BAICHUAN,
             (Naming::Glm, _) => &GLM,
             (Naming::Pangu, _) => &PANGU,
-            (_, Architecture::Llama) if self.variant.norms == Norms::Both => &GEMMA2,
+            (_, Architecture::Llama) if self.variant.norms == Norms::Both => {
+                if self.variant.zero_centered_norms { &GEMMA2 } else { &HYPER_CLOVA }
+            }
             (_, Architecture::Llama) if self.variant.qk_norm == QkNorm::RotatedHeads => &HUNYUAN,
             (_, Architecture::Llama) => &LLAMA,
             (_, Architecture::Gpt2 { .. }) => &GPT2,
@@ -199,6 +201,7 @@ const LLAMA: Names = Names {
 };
 const GLM: Names = Names { post_norms: ["post_self_attn_layernorm", "post_mlp_layernorm"], ..LLAMA };
 const HUNYUAN: Names = Names { qk_norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"], ..LLAMA };
+const HYPER_CLOVA: Names = Names { post_norms: ["post_norm1", "post_norm2"], ..LLAMA };
 const GEMMA2: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };
 const BAICHUAN: Names = Names { qkv: &["self_attn.W_pack"], ..LLAMA };
 const GPT2: Names = Names {

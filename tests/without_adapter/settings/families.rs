@@ -117,8 +117,6 @@ const REFUSED: &str = "
 = hidden_act: not built yet (found `silu`); write `hidden_act: gelu_new`
 + LlamaConfig, hidden_act: relu
 = hidden_act: not built yet (found `relu`); write `hidden_act: silu`
-+ LlamaConfig, residual_multiplier: 0.5, norm_placement: after
-= residual_multiplier: not built yet beside norms after sublayers; remove it, or write `norm_placement: before`
 + GPT2Config, n_positions: 512
 = n_positions: is below seq_length 1024: raise it, or lower seq_length to 512
 ";

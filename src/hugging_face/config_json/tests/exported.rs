@@ -81,6 +81,8 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     let granite = |model| ModelConfig { factors, ..model };
     models.extend([granite(llama()), granite(all_biases(llama())), granite(attention(true, false, true))]);
     models.extend([window(granite(llama())), partial(granite(llama()))]);
+    let both_plain = |model| ModelConfig { norm_placement: NormPlacement::Both, ..model };
+    models.extend([both_plain(llama()), both_plain(granite(all_biases(llama())))]);
     let gelu_gate = Activation::Gated(Gate::Gelu(Gelu::Tanh));
     let factors = Factors { embedding: Some(4.0), ..Factors::default() };
     let gemma = |model| ModelConfig { zero_centered_norms: true, activation: gelu_gate, factors, ..model };

@@ -29,10 +29,6 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     }
     check_biases(model, reader);
     layers::check(model, reader);
-    let has_norms_after = model.norm_placement.unwrap_or_default().is_after();
-    let message = "not built yet beside norms after sublayers; remove it, or write `norm_placement: before`";
-    let is_built = model.config.factors.residual.is_none() || !has_norms_after;
-    reader.require(&["residual_multiplier", "norm_placement"], is_built, message);
     let narrows = reader.has("freeze") || !reader.has("freeze_exclude");
     reader.require(&["freeze_exclude"], narrows, "given without `freeze`, whose patterns it narrows");
     let head_dim = model.config.head_dim;

@@ -134,6 +134,7 @@ fn every_gradient_is_the_finite_difference() {
         QWEN3,
         GEMMA,
         GEMMA2,
+        Shape { variant: Variant { norms: Norms::Both, ..Variant::PLAIN }, factors: FACTORS, ..LLAMA },
         OLMO2,
         HUNYUAN,
         GPT2,
