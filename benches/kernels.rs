@@ -20,6 +20,7 @@ use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{self, Angles, LatentHeads, LatentParts};
+use gristmill::ops::layer_norm::LayerNorm;
 use gristmill::ops::linear_cross_entropy::{
     CrossEntropy, HeadGradient, OutputProjection, linear_cross_entropy,
 };
@@ -150,19 +151,19 @@ fn elementwise(c: &mut Criterion) {
     row(c, &gpu, "layer_norm", |row| {
         let saved = layer_norm_saved(row);
         let (b, y) = (row.tensor(1, D, F32), row.tensor(N, D, F32));
-        layer_norm::layer_norm(&mut row.rec, &saved, b, y, 1e-5);
+        layer_norm::layer_norm(&mut row.rec, &saved, Some(b), y, LayerNorm::new(1e-5));
         bytes(2.0, D)
     });
     row(c, &gpu, "layer_norm backward onto a residual, fused", |row| {
         let saved = layer_norm_saved(row);
         let (dy, dx) = (row.tensor(N, D, F32), row.tensor(N, D, F32));
-        layer_norm::layer_norm_backward(&mut row.rec, &saved, dy, dx, true);
+        layer_norm::layer_norm_backward(&mut row.rec, &saved, LayerNorm::new(1e-5), dy, dx, true);
         bytes(4.0, D)
     });
     row(c, &gpu, "layer_norm backward onto a residual, composed", |row| {
         let saved = layer_norm_saved(row);
         let (dy, dx, sum) = (row.tensor(N, D, F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
-        layer_norm::layer_norm_backward(&mut row.rec, &saved, dy, dx, false);
+        layer_norm::layer_norm_backward(&mut row.rec, &saved, LayerNorm::new(1e-5), dy, dx, false);
         add::add(&mut row.rec, dx, sum, 1.0, true);
         bytes(4.0, D)
     });
@@ -172,8 +173,12 @@ fn elementwise(c: &mut Criterion) {
         layer_norm::layer_norm_backward_weight(&mut row.rec, &saved, dy, dw, db);
         bytes(2.0, D)
     });
-    for (name, kind) in [("gelu, exact", Gelu::Exact), ("gelu, tanh", Gelu::Tanh), ("gelu, fast", Gelu::Fast)]
-    {
+    for (name, kind) in [
+        ("gelu, exact", Gelu::Exact),
+        ("gelu, tanh", Gelu::Tanh),
+        ("gelu, fast", Gelu::Fast),
+        ("relu, squared", Gelu::ReluSquared),
+    ] {
         row(c, &gpu, name, |row| {
             let (x, y) = (row.tensor(N, F, F32), row.tensor(N, F, F32));
             gelu::gelu(&mut row.rec, x, y, kind);

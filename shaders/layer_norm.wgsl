@@ -8,13 +8,15 @@
 //                                (ceil(N / ROWS), D) f32; column_sum reduces them
 //
 // One workgroup per row; software tier: one invocation per row (lib/reduce). In the weight pass an invocation owns 4
-// columns of one block of rows; otherwise the lanes of a workgroup share the rows.
+// columns of one block of rows; otherwise the lanes of a workgroup share the rows. `zero_centered`: 1 + w for w;
+// `unbiased`: there is no b.
 // Numerics: statistics and sums in f32, in a fixed order. The variance takes a second pass over x − mean: the
 // difference mean(x²) − mean(x)² would cancel where the mean is large.
 // Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
+import package::lib::norm::norm_factors;
 import package::lib::reduce::{ROW_STEP, STEP, column_block, down, first_of, row_of, row_sum};
 import package::lib::row::keep_inside;
 import package::tile::{LANES, ROWS};
@@ -29,7 +31,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<Packed>; // (N, D)
 @group(0) @binding(2) var<storage, read> w: array<Packed>; // (D)
-@group(0) @binding(3) var<storage, read> b: array<Packed>; // (D)
+@if(!unbiased) @group(0) @binding(3) var<storage, read> b: array<Packed>; // (D)
 @group(0) @binding(4) var<storage, read_write> y: array<Packed>; // (N, D)
 @group(0) @binding(5) var<storage, read_write> mean_out: array<f32>; // (N)
 @group(0) @binding(6) var<storage, read_write> rstd_out: array<f32>; // (N)
@@ -39,7 +41,7 @@ struct Params {
 @group(0) @binding(6) var<storage, read> rstd: array<f32>; // (N)
 @group(0) @binding(7) var<storage, read_write> dx: array<Packed>; // (N, D)
 @group(0) @binding(7) var<storage, read_write> w_partials: array<vec4<f32>>; // (N / ROWS, D)
-@group(0) @binding(8) var<storage, read_write> b_partials: array<vec4<f32>>; // (N / ROWS, D)
+@if(!unbiased) @group(0) @binding(8) var<storage, read_write> b_partials: array<vec4<f32>>; // (N / ROWS, D)
 
 @compute @workgroup_size(LANES)
 fn layer_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -65,7 +67,8 @@ fn layer_norm(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoca
         rstd_out[row] = scale;
     }
     for (var i = first; i < params.stride4; i += STEP) {
-        let value = (load4(x[start + i]) - center) * scale * load4(w[i]) + load4(b[i]);
+        var value = (load4(x[start + i]) - center) * scale * norm_factors(w[i]);
+        @if(!unbiased) { value += load4(b[i]); }
         y[start + i] = store4(keep_inside(value, 4u * i, params.cols));
     }
 }
@@ -83,14 +86,14 @@ fn layer_norm_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(loc
     var sums = 0.0; // Σ h; the padding of dy and w is zero
     var products = 0.0; // Σ h · x̂
     for (var i = first; i < params.stride4; i += STEP) {
-        let h = load4(dy[start + i]) * load4(w[i]);
+        let h = load4(dy[start + i]) * norm_factors(w[i]);
         sums += dot(h, vec4<f32>(1.0));
         products += dot(h, (load4(x[start + i]) - center) * scale);
     }
     let shift = row_sum(sums, lane) / f32(params.cols);
     let pull = row_sum(products, lane) / f32(params.cols);
     for (var i = first; i < params.stride4; i += STEP) {
-        let h = load4(dy[start + i]) * load4(w[i]);
+        let h = load4(dy[start + i]) * norm_factors(w[i]);
         var value = scale * (h - shift - (load4(x[start + i]) - center) * scale * pull);
         @if(accumulate) { value += load4(dx[start + i]); }
         dx[start + i] = store4(keep_inside(value, 4u * i, params.cols));
@@ -104,17 +107,17 @@ fn layer_norm_backward_weight(
 ) {
     let own = column_block(workgroup, lane, ROWS, params.rows, params.stride4);
     var w_sum = vec4<f32>(0.0);
-    var b_sum = vec4<f32>(0.0);
+    @if(!unbiased) var b_sum = vec4<f32>(0.0);
     for (var row = own.first; row < own.end; row += ROW_STEP) {
         let at = row * params.stride4 + own.column4;
         let gradient = load4(dy[at]);
         w_sum += gradient * (load4(x[at]) - mean[row]) * rstd[row];
-        b_sum += gradient;
+        @if(!unbiased) { b_sum += gradient; }
     }
     w_sum = down(w_sum, lane);
-    b_sum = down(b_sum, lane);
+    @if(!unbiased) { b_sum = down(b_sum, lane); }
     if (own.is_writer) {
         w_partials[workgroup.y * params.stride4 + own.column4] = w_sum;
-        b_partials[workgroup.y * params.stride4 + own.column4] = b_sum;
+        @if(!unbiased) b_partials[workgroup.y * params.stride4 + own.column4] = b_sum;
     }
 }

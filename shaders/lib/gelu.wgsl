@@ -2,6 +2,8 @@
 //   exact     Φ is the standard normal CDF, (1 + erf(x / √2)) / 2
 //   default   the tanh approximation: Φ(x) = (1 + tanh u) / 2 = 1 / (1 + e^-2u),   u = √(2/π) · (x + 0.044715 x³)
 //   fast      the logistic approximation, u = 0.851 x
+// and the rectified units that it smooths, which are products of x in the same way:
+//   relu      max(x, 0);  with `squared` its square
 //
 // exact: Φ(−z) = e^(−z²/2) · R(z) for z ≥ 0, which keeps full relative precision in the lower tail; R is a polynomial
 // in 1 / (1 + 0.3 z) with a relative error of at most 3.3e-8. Where Φ has saturated to 0 or 1 in f32, x is clamped
@@ -11,16 +13,18 @@
 
 @if(exact) const BOUND: f32 = 13.0; // e^(-BOUND²/2) is 2e-37
 @if(fast) const BOUND: f32 = 50.0; // e^(2u) is 9e36
-@if(!exact && !fast) const BOUND: f32 = 10.0; // e^(2u) is 9e37
+@if(!exact && !fast && !relu) const BOUND: f32 = 10.0; // e^(2u) is 9e37
 
 const INVERSE_SQRT_TAU: f32 = 0.3989422804014327; // 1 / √(2π)
 const SQRT_2_OVER_PI: f32 = 0.7978845608028654;
 
+@if(!relu)
 fn gelu_of(x: vec4<f32>) -> vec4<f32> {
     return bounded_below(x) * distribution(bounded(x)).value;
 }
 
 // The derivative of gelu.
+@if(!relu)
 fn gelu_slope(x: vec4<f32>) -> vec4<f32> {
     let value = bounded(x);
     let phi = distribution(value);
@@ -28,6 +32,7 @@ fn gelu_slope(x: vec4<f32>) -> vec4<f32> {
 }
 
 // gelu(x) and its derivative.
+@if(!relu)
 fn gelu_and_slope(x: vec4<f32>) -> Differentiated {
     let value = bounded(x);
     let phi = distribution(value);
@@ -38,6 +43,19 @@ fn gelu_and_slope(x: vec4<f32>) -> Differentiated {
 struct Differentiated {
     value: vec4<f32>,
     slope: vec4<f32>,
+}
+
+@if(relu)
+fn gelu_of(x: vec4<f32>) -> vec4<f32> {
+    let value = select(x, vec4<f32>(0.0), x < vec4<f32>(0.0)); // keeps a NaN
+    @if(!squared) { return value; }
+    @if(squared) { return value * value; }
+}
+
+@if(relu)
+fn gelu_slope(x: vec4<f32>) -> vec4<f32> {
+    @if(!squared) { return select(vec4<f32>(1.0), vec4<f32>(0.0), x <= vec4<f32>(0.0)); }
+    @if(squared) { return 2.0 * select(x, vec4<f32>(0.0), x < vec4<f32>(0.0)); }
 }
 
 @if(exact)
@@ -72,7 +90,7 @@ fn distribution(x: vec4<f32>) -> Differentiated {
     return Differentiated(s, 1.702 * (e * s) * s);
 }
 
-@if(!exact && !fast)
+@if(!exact && !fast && !relu)
 fn distribution(x: vec4<f32>) -> Differentiated {
     let u = SQRT_2_OVER_PI * (x + 0.044715 * x * x * x);
     let e = exp(-2.0 * u);
@@ -82,11 +100,13 @@ fn distribution(x: vec4<f32>) -> Differentiated {
 }
 
 // clamp may replace a NaN by a bound, which would hide an overflow; select keeps it. (See lib/bits.)
+@if(!relu)
 fn bounded(x: vec4<f32>) -> vec4<f32> {
     let below = bounded_below(x);
     return select(below, vec4<f32>(BOUND), below > vec4<f32>(BOUND));
 }
 
+@if(!relu)
 fn bounded_below(x: vec4<f32>) -> vec4<f32> {
     return select(x, vec4<f32>(-BOUND), x < vec4<f32>(-BOUND));
 }

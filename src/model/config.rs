@@ -62,11 +62,16 @@ pub struct ModelConfig {
     pub factors: Factors,
     /// The norm of attention, feed-forward network and head.
     pub norm: Norm,
+    /// Whether a LayerNorm has a bias.
+    pub norm_bias: bool,
     /// Where the norms of a layer stand. That of the head stands before it.
     pub norm_placement: NormPlacement,
+    /// Whether attention and feed-forward network stand beside each other, both reading the residual stream before the
+    /// layer; `None`: the feed-forward network reads it after attention.
+    pub parallel_residual: Option<ParallelResidual>,
     /// Added to the mean square or the variance in norms.
     pub norm_eps: f64,
-    /// Whether every RMSNorm multiplies by 1 + w instead of w, as in Gemma. A weight then decays to the plain norm, and
+    /// Whether every norm multiplies by 1 + w instead of w, as in Gemma. A weight then decays to the plain norm, and
     /// keeps its precision in 16 bits.
     pub zero_centered_norms: bool,
     /// Whether the head shares the embedding's weights.
@@ -198,7 +203,9 @@ impl ModelConfig {
             other_layers: Vec::new(),
             factors: Factors::default(),
             norm: Norm::RmsNorm,
+            norm_bias: true,
             norm_placement: NormPlacement::Before,
+            parallel_residual: None,
             norm_eps: 1e-5,
             zero_centered_norms: false,
             tie_word_embeddings: false,
@@ -311,6 +318,11 @@ impl ModelConfig {
         self.init_std / (2.0 * self.num_layers as f64).sqrt()
     }
 
+    /// Whether a norm of its own stands before the feed-forward network.
+    pub(crate) fn has_ffn_norm(&self) -> bool {
+        self.norm_placement.is_before() && self.parallel_residual != Some(ParallelResidual::OneNorm)
+    }
+
     /// Whether positions come from a learned table. Its gradient needs the tokens sorted by position.
     pub(crate) fn learns_positions(&self) -> bool {
         self.positions == Positions::Learned
@@ -361,7 +373,7 @@ impl Family {
 pub enum Norm {
     /// By the root mean square; with a weight (Zhang and Sennrich, 2019).
     RmsNorm,
-    /// By mean and standard deviation; with a weight and a bias (Ba, Kiros and Hinton, 2016).
+    /// By mean and standard deviation; with a weight and, in most models, a bias (Ba, Kiros and Hinton, 2016).
     LayerNorm,
 }
 
@@ -387,6 +399,15 @@ impl NormPlacement {
     pub fn is_after(self) -> bool {
         self != Self::Before
     }
+}
+
+/// What attention and feed-forward network read where they stand beside each other (Wang and Komatsuzaki, GPT-J, 2021).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParallelResidual {
+    /// x + attention(norm₁(x)) + f(norm₂(x)), as in GPT-NeoX.
+    TwoNorms,
+    /// x + attention(norm(x)) + f(norm(x)), as in GPT-J and Command R.
+    OneNorm,
 }
 
 /// How q and k are normalised.

@@ -5,6 +5,7 @@ use super::buffers::ModelBuffers;
 use super::config::ModelConfig;
 use crate::ops::attention::HeadRange;
 use crate::ops::dropout::{Dropout, MaskPart};
+use crate::ops::layer_norm::LayerNorm;
 use crate::ops::matmul::FEW_ROWS;
 use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::rms_norm::RmsNorm;
@@ -169,6 +170,12 @@ impl ForwardContext<'_> {
     pub(super) fn rms_norm(&self) -> RmsNorm {
         let ModelConfig { norm_eps, zero_centered_norms, .. } = *self.config;
         RmsNorm { epsilon: norm_eps as f32, is_zero_centered: zero_centered_norms, factor: None }
+    }
+
+    /// The formula of every LayerNorm.
+    pub(super) fn layer_norm(&self) -> LayerNorm {
+        let ModelConfig { norm_eps, zero_centered_norms, .. } = *self.config;
+        LayerNorm { epsilon: norm_eps as f32, is_zero_centered: zero_centered_norms }
     }
 
     /// The formula of the norm after a sublayer, which has the factor of what is added to the residual stream.

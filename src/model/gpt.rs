@@ -11,7 +11,7 @@
 //! PanGu-α's last layer projects its queries from a table of positions ([`LearnedQueries`]): q is a separate product,
 //! joined with k and v to the packed row, and the rest is an ordinary layer.
 
-use super::config::{Activation, Gate, LowRank, QkNorm};
+use super::config::{Activation, Gate, LowRank, Norm, ParallelResidual, QkNorm};
 use super::context::{DropoutSite, ForwardContext, Mode};
 use super::multi_token::Prediction;
 use super::parameters::{
@@ -156,7 +156,7 @@ impl Block<Parameter> {
     }
 
     /// x + attention(norm(x)), then x + feed_forward(norm(x)); in some models x + norm(attention(x)), or with both
-    /// norms.
+    /// norms. Where both stand beside each other, the feed-forward network reads the input of the layer, too.
     fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -171,20 +171,36 @@ impl Block<Parameter> {
         let residual = Residual { x, norm: self.post_attention_norm.as_ref() };
         let y = tape.scope("attention", |tape| self.attention.forward(tape, ctx, layer, h, residual.fused()));
         let site = DropoutSite::AttentionOutput(layer);
-        let x = residual.plus(tape, "post_attention_norm", ctx, y, site); // (N, D)
+        let sum = residual.plus(tape, "post_attention_norm", ctx, y, site); // (N, D)
 
-        let residual = Residual { x, norm: self.post_ffn_norm.as_ref() };
+        let (x, shared) = match ctx.config.parallel_residual {
+            None => (sum, None),
+            Some(ParallelResidual::TwoNorms) => (x, None),
+            Some(ParallelResidual::OneNorm) => (x, Some(h)),
+        };
+        let residual = Residual { x: sum, norm: self.post_ffn_norm.as_ref() };
         let y = match &self.feed_forward {
             FeedForward::Dense(dense) => {
-                let h = match &self.ffn_norm {
-                    Some(norm) => norm.before(&dense.w_gate_up, tape, "ffn_norm", ctx, x),
-                    None => Normed::Done(tape.scope("feed_forward", |tape| ctx.enter(tape, x))),
+                let h = match (&self.ffn_norm, shared) {
+                    (_, Some(shared)) => shared,
+                    (Some(norm), _) => norm.before(&dense.w_gate_up, tape, "ffn_norm", ctx, x),
+                    (None, _) => Normed::Done(tape.scope("feed_forward", |tape| ctx.enter(tape, x))),
                 };
                 tape.scope("feed_forward", |tape| dense.forward(tape, ctx, layer, h, residual.fused()))
             }
             FeedForward::Mixture(mixture) => {
-                let h = self.ffn_norm.as_ref().map_or(x, |norm| norm.forward(tape, "ffn_norm", ctx, x));
-                let h = tape.scope("ffn_norm", |tape| ctx.enter(tape, h));
+                let h = match shared {
+                    Some(Normed::Done(shared)) => shared,
+                    // The product of attention normalised by itself.
+                    Some(Normed::Pending(x, weight)) => {
+                        tape.scope("ffn_norm", |tape| tape.rms_norm(x, weight, ctx.rms_norm()))
+                    }
+                    None => {
+                        let norm = self.ffn_norm.as_ref();
+                        let h = norm.map_or(x, |norm| norm.forward(tape, "ffn_norm", ctx, x));
+                        tape.scope("ffn_norm", |tape| ctx.enter(tape, h))
+                    }
+                };
                 tape.scope("feed_forward", |tape| mixture.forward(tape, ctx, layer, h, residual.fused()))
             }
         };
@@ -406,7 +422,7 @@ impl NormWeights<Parameter> {
         ctx: &ForwardContext<'_>,
         x: Var,
     ) -> Normed<'p> {
-        if ctx.has_few_rows() && self.bias.is_none() && reader.lora.is_none() {
+        if ctx.has_few_rows() && ctx.config.norm == Norm::RmsNorm && reader.lora.is_none() {
             Normed::Pending(x, &self.weight)
         } else {
             let h = self.forward(tape, name, ctx, x);
@@ -414,11 +430,11 @@ impl NormWeights<Parameter> {
         }
     }
 
-    /// LayerNorm if there is a bias, otherwise RMSNorm: (N, D).
+    /// The model's norm of x: (N, D).
     fn forward<'p>(&'p self, tape: &mut Tape<'_, 'p>, name: &str, ctx: &ForwardContext<'_>, x: Var) -> Var {
-        tape.scope(name, |tape| match &self.bias {
-            Some(bias) => tape.layer_norm(x, &self.weight, bias, ctx.config.norm_eps as f32),
-            None => tape.rms_norm(x, &self.weight, ctx.rms_norm()),
+        tape.scope(name, |tape| match ctx.config.norm {
+            Norm::LayerNorm => tape.layer_norm(x, &self.weight, self.bias.as_ref(), ctx.layer_norm()),
+            Norm::RmsNorm => tape.rms_norm(x, &self.weight, ctx.rms_norm()),
         })
     }
 }

@@ -77,6 +77,7 @@ impl MixtureNames {
             Family::Gpt2 | Family::BigCode | Family::Pangu => &GPT2_MIXTURE,
             Family::Bloom => &BLOOM_MIXTURE,
             Family::GraniteMoe => &GRANITE_MOE,
+            _ if config.activation.gate().is_none() => &UNGATED_MIXTURE,
             _ if config.is_mixtral() || config.is_minimax_m2() => &MIXTRAL,
             _ if config.qk_norm && config.qk_norm_kind == QkNorm::RotatedHeads => &HUNYUAN_MIXTURE,
             _ => &MIXTURE,
@@ -102,6 +103,10 @@ const MIXTRAL: MixtureNames = MixtureNames {
     projections: Projections { gate_up: &["w1", "w3"], down: "w2" },
     ..MIXTURE
 };
+
+/// No published Llama without gates has experts.
+const UNGATED_MIXTURE: MixtureNames =
+    MixtureNames { projections: Projections { gate_up: &["up_proj"], down: "down_proj" }, ..MIXTURE };
 
 const HUNYUAN_MIXTURE: MixtureNames =
     MixtureNames { router: "mlp.gate.wg", shared: "mlp.shared_mlp", ..MIXTURE };
@@ -175,12 +180,13 @@ impl Names {
     }
 
     /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, or of HyperCLOVA X where
-    /// norms multiply by w, and with norms of rotated heads those of Hunyuan.
+    /// norms multiply by w, and with norms of rotated heads those of Hunyuan. Without gates they are those of Nemotron.
     pub fn of_model(config: &ModelConfig) -> &'static Self {
         match (config.family, config.norm_placement, config.qk_norm_kind) {
             (Family::Llama, NormPlacement::Both, _) if config.zero_centered_norms => &GEMMA,
             (Family::Llama, NormPlacement::Both, _) => &HYPER_CLOVA,
             (Family::Llama, _, QkNorm::RotatedHeads) => &HUNYUAN,
+            (Family::Llama, ..) if config.activation.gate().is_none() => &NEMOTRON,
             (family, ..) => Self::of(family),
         }
     }
@@ -214,6 +220,8 @@ const HYPER_CLOVA: Names = Names { post_attention_norm: "post_norm1", post_ffn_n
 
 const HUNYUAN: Names =
     Names { q_norm: "self_attn.query_layernorm", k_norm: "self_attn.key_layernorm", ..LLAMA };
+
+const NEMOTRON: Names = Names { gate_up: &["mlp.up_proj"], ..LLAMA };
 
 const GLM: Names = Names {
     post_attention_norm: "post_self_attn_layernorm",

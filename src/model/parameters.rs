@@ -100,7 +100,7 @@ pub struct Linear<P> {
     pub lora: Option<Lora<P>>,
 }
 
-/// RMSNorm, or LayerNorm if there is a bias.
+/// RMSNorm or LayerNorm; only a LayerNorm may have a bias.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormWeights<P> {
     /// (D)
@@ -183,14 +183,21 @@ impl<P> Block<P> {
         let (names, width) = (layer.names, layer.config.hidden_size);
         let (is_before, is_after) =
             (layer.config.norm_placement.is_before(), layer.config.norm_placement.is_after());
-        let before = |layer: &mut Scope<'_, P>, paths, name| is_before.then(|| layer.norm(paths, name));
+        let before =
+            |layer: &mut Scope<'_, P>, is_there: bool, paths, name| is_there.then(|| layer.norm(paths, name));
+        let has_ffn_norm = layer.config.has_ffn_norm();
         let after =
             |layer: &mut Scope<'_, P>, path, name| is_after.then(|| layer.norm_weight(path, name, width));
         Self {
-            attention_norm: before(layer, ["attention_norm", "attention_norm_bias"], names.attention_norm),
+            attention_norm: before(
+                layer,
+                is_before,
+                ["attention_norm", "attention_norm_bias"],
+                names.attention_norm,
+            ),
             attention: SelfAttention::declare(layer, queries),
             post_attention_norm: after(layer, "post_attention_norm", names.post_attention_norm),
-            ffn_norm: before(layer, ["ffn_norm", "ffn_norm_bias"], names.ffn_norm),
+            ffn_norm: before(layer, has_ffn_norm, ["ffn_norm", "ffn_norm_bias"], names.ffn_norm),
             feed_forward: FeedForward::declare(layer),
             post_ffn_norm: after(layer, "post_ffn_norm", names.post_ffn_norm),
         }

@@ -1,10 +1,11 @@
-//! GELU (Hendrycks and Gimpel, 2016), the activation of feed-forward networks without a gate.
+//! GELU (Hendrycks and Gimpel, 2016) and rectified units, the activations of feed-forward networks without a gate.
 
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel, Tier};
 use crate::record::{Recorder, Tensor, fold_grid};
 
-/// How Φ, the distribution function of the standard normal distribution, is computed.
+/// x · Φ(x): GELU, by how Φ, the distribution function of the standard normal distribution, is computed; and the
+/// rectified units that it smooths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
     /// By the error function.
@@ -14,12 +15,25 @@ pub enum Gelu {
     /// By the logistic function: Φ(x) ≈ 1 / (1 + e^(-1.702 x)), as MindSpore's `fast_gelu` and Hugging Face's
     /// `quick_gelu`.
     Fast,
+    /// ReLU: Φ is 0 up to 0, and 1 above.
+    Relu,
+    /// ReLU² (So et al., "Primer", 2021): Φ(x) = max(x, 0).
+    ReluSquared,
 }
 
 impl Gelu {
-    /// The variant of `kernel` for this way to compute Φ.
+    /// Whether it is ReLU or a power of it.
+    pub(crate) fn is_rectified(self) -> bool {
+        matches!(self, Self::Relu | Self::ReluSquared)
+    }
+
+    /// The variant of `kernel` for this Φ.
     pub(super) fn of(self, kernel: Kernel) -> Kernel {
-        kernel.condition(Condition::Exact, self == Self::Exact).condition(Condition::Fast, self == Self::Fast)
+        kernel
+            .condition(Condition::Exact, self == Self::Exact)
+            .condition(Condition::Fast, self == Self::Fast)
+            .condition(Condition::Relu, self.is_rectified())
+            .condition(Condition::Squared, self == Self::ReluSquared)
     }
 }
 

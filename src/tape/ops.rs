@@ -3,9 +3,11 @@
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
 use crate::ops::attention::{self, Attention, AttentionTensors, DocumentBounds};
+use crate::ops::column_sum::column_sum;
 use crate::ops::decode::{self, Decode, DecodeTensors};
 use crate::ops::dropout::{self, Dropout};
 use crate::ops::heads::HeadLayout;
+use crate::ops::layer_norm::LayerNorm;
 use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::{self, Rope};
@@ -146,24 +148,34 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// (x - mean(x)) / std(x) · w + b, (N, D).
+    /// (x - mean(x)) / std(x) · w, (N, D), plus b if there is a bias.
     #[track_caller]
-    pub fn layer_norm(&mut self, x: Var, weight: &'p Parameter, bias: &'p Parameter, epsilon: f32) -> Var {
+    pub fn layer_norm(
+        &mut self,
+        x: Var,
+        weight: &'p Parameter,
+        bias: Option<&'p Parameter>,
+        norm: LayerNorm,
+    ) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let y = self.rec.tensor("y", rows, cols, element);
         let [mean, rstd] = ["mean", "rstd"].map(|name| self.rec.tensor(name, 1, rows, Element::F32));
         let w = weight.weight();
         let saved = layer_norm::LayerNormSaved { x: x.tensor, w, mean, rstd };
-        layer_norm::layer_norm(self.rec, &saved, bias.weight(), y, epsilon);
+        layer_norm::layer_norm(self.rec, &saved, bias.map(Parameter::weight), y, norm);
         let [saved_x, saved_mean, saved_rstd] = [x.tensor, mean, rstd].map(|tensor| self.save_tensor(tensor));
-        self.result(y, &[x], Parameter::any_trains([weight, bias]), move |tape, dy| {
+        let trains = Parameter::any_trains([weight].into_iter().chain(bias));
+        self.result(y, &[x], trains, move |tape, dy| {
             let [x_tensor, mean, rstd] = [saved_x, saved_mean, saved_rstd].map(|handle| tape.saved(handle));
             let saved = layer_norm::LayerNormSaved { x: x_tensor, w, mean, rstd };
-            if let (Some(dw), Some(db)) = (weight.gradient(), bias.gradient()) {
+            let db = bias.and_then(Parameter::gradient);
+            if let Some(dw) = weight.gradient() {
                 layer_norm::layer_norm_backward_weight(tape.rec, &saved, dy, dw, db);
+            } else if let Some(db) = db {
+                column_sum(tape.rec, dy, db, None);
             }
             if let Some(target) = tape.target(x) {
-                layer_norm::layer_norm_backward(tape.rec, &saved, dy, target.tensor, target.accumulate);
+                layer_norm::layer_norm_backward(tape.rec, &saved, norm, dy, target.tensor, target.accumulate);
             }
         })
     }

@@ -4,6 +4,7 @@ use crate::lab::{Case, allowed, check, order_by_id, sum, tensors, values};
 use crate::packed::columns;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::heads::HeadLayout;
+use gristmill::ops::layer_norm::LayerNorm;
 use gristmill::ops::rms_norm::{RmsNorm, RmsNormSaved};
 use gristmill::ops::{add, cast, column_sum, embedding, l2_norm, layer_norm, qk_norm, rms_norm};
 use gristmill::record::Tensor;
@@ -148,21 +149,47 @@ pub fn layer_norm_and_its_backward() {
     for element in [F32, F16, Bf16] {
         for (rows, cols) in SHAPES {
             check(&format!("layer_norm {rows}x{cols} {element:?}"), |case| {
-                check_layer_norm(case, rows, cols, element);
+                check_layer_norm(case, [rows, cols], element, LayerNorm::new(1e-5), true);
             });
         }
     }
 }
 
-fn check_layer_norm(case: &mut Case, rows: u32, cols: u32, element: Element) {
+/// Norms that multiply by 1 + w, and without a bias.
+#[test]
+fn other_layer_norms_and_their_backward() {
+    for (element, shapes) in [(F32, &SHAPES[..3]), (F16, &SHAPES[3..4]), (Bf16, &SHAPES[4..])] {
+        for (rows, cols) in shapes {
+            for (is_zero_centered, has_bias) in [(true, true), (false, false)] {
+                let name = if has_bias { "zero-centred" } else { "unbiased" };
+                check(&format!("{name} layer_norm {rows}x{cols} {element:?}"), |case| {
+                    let norm = LayerNorm { epsilon: 1e-5, is_zero_centered };
+                    check_layer_norm(case, [*rows, *cols], element, norm, has_bias);
+                });
+            }
+        }
+    }
+}
+
+fn check_layer_norm(
+    case: &mut Case,
+    [rows, cols]: [u32; 2],
+    element: Element,
+    norm: LayerNorm,
+    has_bias: bool,
+) {
     let (d, eps) = (cols as usize, 1e-5);
     let x = case.input(rows, cols, element);
     let [w, b] = [0; 2].map(|_| case.input(1, cols, element));
+    let b = Some(b).filter(|_| has_bias);
+    let b_values = b.as_ref().map_or(vec![0.0; d], |b| b.values.clone());
+    let w_values: Vec<f64> =
+        w.values.iter().map(|w| if norm.is_zero_centered { 1.0 + w } else { *w }).collect();
     let y = case.output(rows, cols, element);
     let [mean, rstd] = [0; 2].map(|_| case.output(1, rows, F32));
     let saved = layer_norm::LayerNormSaved { x: x.tensor, w: w.tensor, mean, rstd };
-    layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, eps as f32);
-    let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, d, eps);
+    layer_norm::layer_norm(&mut case.rec, &saved, b.as_ref().map(|b| b.tensor), y, norm);
+    let want = reference::layer_norm::layer_norm(&x.values, &w_values, &b_values, d, eps);
     case.expect("y", y, want, allowed(element, cols));
     let mean_of = |row: &[f64]| row.iter().sum::<f64>() / d as f64;
     let want_mean: Vec<f64> = x.values.chunks(d).map(mean_of).collect();
@@ -180,18 +207,20 @@ fn check_layer_norm(case: &mut Case, rows: u32, cols: u32, element: Element) {
     let dy = case.input(rows, cols, element);
     let (dx, more) = (case.output(rows, cols, element), case.input(rows, cols, element));
     let [dw, db] = [0; 2].map(|_| case.input(1, cols, F32));
-    layer_norm::layer_norm_backward(&mut case.rec, &saved, dy.tensor, dx, false);
-    layer_norm::layer_norm_backward(&mut case.rec, &saved, dy.tensor, more.tensor, true);
-    layer_norm::layer_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor, db.tensor);
+    let db = Some(db).filter(|_| has_bias);
+    layer_norm::layer_norm_backward(&mut case.rec, &saved, norm, dy.tensor, dx, false);
+    layer_norm::layer_norm_backward(&mut case.rec, &saved, norm, dy.tensor, more.tensor, true);
+    let of_bias = db.as_ref().map(|db| db.tensor);
+    layer_norm::layer_norm_backward_weight(&mut case.rec, &saved, dy.tensor, dw.tensor, of_bias);
     let (want_dx, want_dw, want_db) =
-        reference::layer_norm::layer_norm_backward(&x.values, &w.values, &dy.values, d, eps);
+        reference::layer_norm::layer_norm_backward(&x.values, &w_values, &dy.values, d, eps);
     let (want_more, bound) = (sum(&more.values, &want_dx), allowed(element, cols));
     if cols <= 4 {
         // dx loses 2 of its D directions, so with few columns most of it cancels.
         let terms: Vec<f64> = want_rstd
             .iter()
             .zip(dy.values.chunks(d))
-            .flat_map(|(rstd, row)| row.iter().zip(&w.values).map(move |(dy, w)| rstd * dy * w))
+            .flat_map(|(rstd, row)| row.iter().zip(&w_values).map(move |(dy, w)| rstd * dy * w))
             .collect();
         case.expect_difference("dx", dx, want_dx, bound, &terms);
         case.expect_difference("dx on top", more.tensor, want_more, bound, &terms);
@@ -200,7 +229,9 @@ fn check_layer_norm(case: &mut Case, rows: u32, cols: u32, element: Element) {
         case.expect("dx on top", more.tensor, want_more, bound);
     }
     case.expect("dw", dw.tensor, sum(&dw.values, &want_dw), allowed(F32, rows));
-    case.expect("db", db.tensor, sum(&db.values, &want_db), allowed(F32, rows));
+    if let Some(db) = db {
+        case.expect("db", db.tensor, sum(&db.values, &want_db), allowed(F32, rows));
+    }
 }
 
 /// Rows far from zero: the variance must not be computed as a difference of two large squares.
@@ -213,7 +244,7 @@ fn layer_norm_keeps_a_small_variance_beside_a_large_mean() {
         let y = case.output(3, 64, F32);
         let [mean, rstd] = [0; 2].map(|_| case.output(1, 3, F32));
         let saved = layer_norm::LayerNormSaved { x: x.tensor, w: w.tensor, mean, rstd };
-        layer_norm::layer_norm(&mut case.rec, &saved, b.tensor, y, 1e-5);
+        layer_norm::layer_norm(&mut case.rec, &saved, Some(b.tensor), y, LayerNorm::new(1e-5));
         let want = reference::layer_norm::layer_norm(&x.values, &w.values, &b.values, 64, 1e-5);
         // The mean has an error of half an ulp of 1000, 3e-5, and the roundings of a sum of 64 terms.
         case.expect("y", y, want, 1000.0 * allowed(F32, 64));

@@ -9,6 +9,7 @@ use gristmill::ops::attention::{Attention, DocumentBounds};
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{Angles, LatentHeads, LatentParts};
+use gristmill::ops::layer_norm::LayerNorm;
 use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::ops::rope_scaling::RopeScaling;
@@ -246,7 +247,10 @@ fn layer_norm() {
             &x,
             d,
             d + N,
-            |tape, x, w| tape.layer_norm(x, &w[0].parameter, &w[1].parameter, 1e-5),
+            |tape, x, w| {
+                let (w, b) = (&w[0].parameter, Some(&w[1].parameter));
+                tape.layer_norm(x, w, b, LayerNorm::new(1e-5))
+            },
             &weights,
             |dy| {
                 let (dx, dw, db) =

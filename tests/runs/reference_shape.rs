@@ -3,14 +3,14 @@
 use gristmill::element::Element;
 use gristmill::model::config::{
     self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig,
-    NormPlacement, Positions, QueryScaling, RopeScaling, TokenDispatch, Yarn,
+    Norm, NormPlacement, ParallelResidual, Positions, QueryScaling, RopeScaling, TokenDispatch, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
 use reference::gpt::Layer;
 use reference::rope_scaling::Scaling;
 use reference::storage::Storage;
-use reference::variant::{Naming, Norms, QkNorm, Variant};
+use reference::variant::{Naming, NormBias, Norms, Parallel, QkNorm, Variant};
 use std::collections::BTreeMap;
 
 pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
@@ -21,7 +21,9 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 activation: reference_gelu(kind),
             }
         }
-        (Positions::Rotary | Positions::Alibi, Activation::Gated(_)) => reference::gpt::Architecture::Llama,
+        (Positions::Rotary, _) | (Positions::Alibi, Activation::Gated(_)) => {
+            reference::gpt::Architecture::Llama
+        }
         other => panic!("the reference has no model of {other:?}"),
     };
     reference::gpt::Shape {
@@ -83,6 +85,19 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 NormPlacement::Both => Norms::Both,
             },
             zero_centered_norms: model.zero_centered_norms,
+            layer_norm: match (model.norm, model.norm_bias) {
+                (Norm::RmsNorm, _) => None,
+                (Norm::LayerNorm, true) => Some(NormBias::With),
+                (Norm::LayerNorm, false) => Some(NormBias::Without),
+            },
+            ungated: match model.activation {
+                Activation::Gated(_) => None,
+                Activation::Gelu(kind) => Some(reference_gelu(kind)),
+            },
+            parallel: model.parallel_residual.map(|residual| match residual {
+                ParallelResidual::TwoNorms => Parallel::TwoNorms,
+                ParallelResidual::OneNorm => Parallel::OneNorm,
+            }),
             query_layer: model.layer(model.num_layers - 1).has_query_table,
             head_epsilon: model.head_epsilon,
             score_cap: model.score_cap,
@@ -141,6 +156,8 @@ fn reference_gelu(kind: Gelu) -> reference::gelu::Gelu {
         Gelu::Exact => reference::gelu::Gelu::Exact,
         Gelu::Tanh => reference::gelu::Gelu::Tanh,
         Gelu::Fast => reference::gelu::Gelu::Fast,
+        Gelu::Relu => reference::gelu::Gelu::Relu,
+        Gelu::ReluSquared => reference::gelu::Gelu::ReluSquared,
     }
 }
 

@@ -148,6 +148,44 @@ fn on_both_sides(model: &str) -> Setup {
     Setup::new("norms on both sides", &format!("norm_placement: both, {model}"))
 }
 
+/// LayerNorm with rotation, networks without gates, and attention and feed-forward network beside each other.
+#[test]
+fn other_norms_activations_and_residuals_follow_the_reference() {
+    let experts = "expert_num: 4, num_experts_chosen: 2, use_gmm: True";
+    for setup in [
+        nemotron("n_kv_heads: 2, rotary_percent: 0.5"),
+        gpt_neox("num_layers: 2"),
+        command_r("tie_word_embeddings: True, logits_scaling: 4.0"),
+        Setup::experts("experts beside attention", experts, "parallel_residual: one_norm"),
+        Setup::experts("experts without gates", experts, UNGATED_EXPERTS),
+    ] {
+        follows_the_reference(&setup, compared_steps());
+    }
+}
+
+/// Experts without gates have the biases of dense layers.
+const UNGATED_EXPERTS: &str = "gated_linear_unit: False, hidden_act: relu, add_mlp_fc1_bias_linear: True, \
+                               add_mlp_fc2_bias_linear: True";
+
+fn nemotron(model: &str) -> Setup {
+    let keys = "normalization: LayerNorm, layernorm_zero_centered_gamma: True, gated_linear_unit: False, hidden_act: relu2";
+    Setup::new("nemotron", &format!("{keys}, {model}"))
+}
+
+/// GPT-NeoX under the names of others.
+fn gpt_neox(model: &str) -> Setup {
+    let biases = "qkv_has_bias: True, attn_proj_has_bias: True, add_mlp_fc1_bias_linear: True, \
+                  add_mlp_fc2_bias_linear: True";
+    let norms = "normalization: LayerNorm, layernorm_zero_centered_gamma: True, parallel_residual: two_norms";
+    let keys = format!("{norms}, gated_linear_unit: False, hidden_act: gelu_exact, {biases}");
+    Setup::new("gpt-neox", &format!("{keys}, {model}"))
+}
+
+fn command_r(model: &str) -> Setup {
+    let keys = "normalization: LayerNorm, norm_has_bias: False, parallel_residual: one_norm";
+    Setup::new("command-r", &format!("{keys}, {model}"))
+}
+
 /// q and k normalised over all heads together, and head by head after the rotation.
 #[test]
 fn norms_of_queries_and_keys_follow_the_reference() {
@@ -183,10 +221,13 @@ fn each_part_follows_on_other_tiers_and_in_16_bits() {
     let both = || on_both_sides("layernorm_zero_centered_gamma: True");
     let all = || of_all_heads("norm_placement: after");
     let rotated = || of_rotated_heads("tie_word_embeddings: True");
+    let ungated = || nemotron("rotary_percent: 0.5");
+    let beside = || gpt_neox("tie_word_embeddings: True");
+    let shared = || command_r("n_kv_heads: 2");
+    let parts: [fn() -> Setup; 10] =
+        [bloom, baichuan, pangu, centred, both, all, rotated, ungated, beside, shared];
     let kinds: [(&[&str], u64); 3] = [(&["--context.tier=portable"], 4), (&float16, 6), (&bfloat16, 6)];
-    for (number, setup) in
-        ([bloom, baichuan, pangu, centred, both, all, rotated] as [fn() -> Setup; 7]).into_iter().enumerate()
-    {
+    for (number, setup) in parts.into_iter().enumerate() {
         for (keys, steps) in in_turn(number, &kinds) {
             follows_the_reference(&setup().with(keys), *steps);
         }

@@ -118,6 +118,18 @@ fn rotated_models_write_as_the_reference() {
         qk_norm("all heads", "all_heads"),
         qk_norm("rotated heads", "rotated_heads"),
     ];
+    let layer_norm = "normalization: LayerNorm, gated_linear_unit: False";
+    write_as_the_reference([
+        Setup::new(
+            "ungated",
+            &format!("{layer_norm}, hidden_act: relu2, layernorm_zero_centered_gamma: True"),
+        ),
+        Setup::new("one norm", "parallel_residual: one_norm, n_kv_heads: 2"),
+        Setup::new(
+            "two norms",
+            "parallel_residual: two_norms, normalization: LayerNorm, norm_has_bias: False",
+        ),
+    ]);
     for setup in layers {
         writes_as_alone_and_as_the_reference(&trained_model(setup), &Tier::EVERYWHERE);
     }

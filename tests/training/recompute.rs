@@ -85,6 +85,11 @@ fn dense_models_compute_the_same() {
     changes_no_bit(2, || Setup::new("norms of all heads", &all));
     changes_no_bit(2, || Setup::new("norms of rotated heads", &rotated));
     changes_no_bit(2, || Setup::new("norms on both sides", &format!("norm_placement: both, {DROPOUT}")));
+    let ungated = "normalization: LayerNorm, gated_linear_unit: False, hidden_act: relu";
+    changes_no_bit(4, || {
+        Setup::new("two norms", &format!("parallel_residual: two_norms, {ungated}, {DROPOUT}"))
+    });
+    changes_no_bit(2, || Setup::new("one norm", &format!("parallel_residual: one_norm, {DROPOUT}")));
 }
 
 #[test]

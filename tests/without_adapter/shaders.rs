@@ -5,7 +5,7 @@
 
 use crate::configuration::plan;
 use crate::variants::{
-    convolutions, grouped_products, of_several_ranks, permutations, products_of_few_rows,
+    convolutions, grouped_products, of_several_ranks, other_layer_norms, permutations, products_of_few_rows,
     products_through_gelu, products_through_swiglu, quantised_products, routers, scaled_launches,
 };
 use crate::{finite, uniformity, writers};
@@ -373,6 +373,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(unit_rows(capabilities))
                 .chain(grouped_products(capabilities))
                 .chain(products_of_few_rows(capabilities))
+                .chain(other_layer_norms(capabilities))
                 .chain(products_through_gelu(capabilities))
                 .chain(products_through_swiglu(capabilities))
                 .chain(scaled_launches(capabilities))

@@ -15,6 +15,7 @@ use gristmill::ops::grouped_matmul::{
 };
 use gristmill::ops::hot_copies::{self, HomeRange};
 use gristmill::ops::hot_experts::{HotLast, HotSteps, hot_experts};
+use gristmill::ops::layer_norm::{self, LayerNorm, LayerNormSaved};
 use gristmill::ops::matmul::{Activated, Epilogue, FEW_ROWS, FewRows, Layout, matmul, matmul_of_few_rows};
 use gristmill::ops::muon::{Block, DividedMatrix, Matrix, Muon, muon_in_turns};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
@@ -218,7 +219,7 @@ fn experts_of_gpt2(rec: &mut Recorder, work: &WorkList, element: Element, [inner
     let stack = [rec.tensor("stack", outer * experts, inner, element)];
     let bias = Some(rec.tensor("bias", experts, outer, element));
     grouped_matmul(rec, x, &stack, work, y, Epilogue { bias, ..Default::default() });
-    for kind in [Gelu::Tanh, Gelu::Exact, Gelu::Fast] {
+    for kind in GELUS {
         for bias in [None, bias] {
             let activated = Some(Activated::Gelu(kind, value));
             grouped_matmul(rec, x, &stack, work, y, Epilogue { bias, activated, ..Default::default() });
@@ -231,12 +232,34 @@ fn experts_of_gpt2(rec: &mut Recorder, work: &WorkList, element: Element, [inner
     grouped_column_sum(rec, y, work.offsets, gradient);
 }
 
+/// LayerNorms that multiply by 1 + w, and that have no bias.
+pub fn other_layer_norms(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("other layer norms", capabilities);
+    for element in [F32, Element::F16, Element::Bf16] {
+        let [x, y, dx] = [(); 3].map(|()| rec.tensor("x", 40, 20, element));
+        let [w, b] = [(); 2].map(|()| rec.tensor("w", 1, 20, element));
+        let [mean, rstd] = [(); 2].map(|()| rec.tensor("mean", 1, 40, F32));
+        let [dw, db] = [(); 2].map(|()| rec.tensor("dw", 1, 20, F32));
+        let saved = LayerNormSaved { x, w, mean, rstd };
+        for (is_zero_centered, has_bias) in [(true, true), (false, false), (true, false)] {
+            let norm = LayerNorm { epsilon: 1e-5, is_zero_centered };
+            let of = |tensor| Some(tensor).filter(|_| has_bias);
+            layer_norm::layer_norm(&mut rec, &saved, of(b), y, norm);
+            for accumulate in [false, true] {
+                layer_norm::layer_norm_backward(&mut rec, &saved, norm, y, dx, accumulate);
+            }
+            layer_norm::layer_norm_backward_weight(&mut rec, &saved, y, dw, of(db));
+        }
+    }
+    rec.finish().dispatches
+}
+
 /// Products with GELU in their epilogue: in the smallest and the largest tiles, of few rows and in parts; and GELU
 /// alone, as adapters and recomputation need it.
 pub fn products_through_gelu(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("products through GELU", capabilities);
     for element in [F32, Element::F16, Element::Bf16] {
-        for kind in [Gelu::Tanh, Gelu::Exact, Gelu::Fast] {
+        for kind in GELUS {
             for (rows, inner, outer) in [(40, 20, 36), (2, 20, 36), (2048, 512, 2048), (64, 2048, 64)] {
                 let [x, dy] = [inner, outer].map(|cols| rec.tensor("x", rows, cols, element));
                 let [y, value, dx] = [outer, outer, inner].map(|cols| rec.tensor("y", rows, cols, element));
@@ -256,6 +279,7 @@ pub fn products_through_gelu(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
+const GELUS: [Gelu; 5] = [Gelu::Tanh, Gelu::Exact, Gelu::Fast, Gelu::Relu, Gelu::ReluSquared];
 const GATES: [Gate; 4] =
     [Gate::Silu, Gate::Gelu(Gelu::Tanh), Gate::Gelu(Gelu::Exact), Gate::Gelu(Gelu::Fast)];
 
@@ -323,7 +347,7 @@ pub fn scaled_launches(capabilities: Capabilities) -> Vec<Dispatch> {
                     [0; 2].map(|_| rec.tensor("gate_up", rows, gate_up_cols(inner), element));
                 let activated = Some(Activated::SwigluSlopes(Gate::Silu, gate_up));
                 matmul(&mut rec, Layout::Nn, y, w, d_gate_up, Epilogue { activated, ..alone });
-                for kind in [Gelu::Tanh, Gelu::Exact, Gelu::Fast] {
+                for kind in GELUS {
                     let activated = Some(Activated::Slope(kind, x));
                     matmul(&mut rec, Layout::Nn, y, w, dx, Epilogue { activated, ..alone });
                 }

@@ -96,6 +96,8 @@ conditions! {
     Parts = "parts",
     /// Before a kernel gathers, it prefetches from addresses common to all lanes.
     Prefetched = "prefetched",
+    /// The activation is ReLU instead of GELU.
+    Relu = "relu",
     /// A residual is added to the result.
     Residual = "residual",
     /// Queries and keys are rotated by their positions.
@@ -119,12 +121,16 @@ conditions! {
     /// The sums of a product, or of the gradient of attention's queries, are split into parts, each with a result of
     /// its own.
     Split = "split",
+    /// The square of ReLU is the activation; only with `relu`.
+    Squared = "squared",
     /// Rotary pairs do not lie in whole groups of 4 elements.
     Straddling = "straddling",
     /// A product that computes packed gate and up also writes the activated gate times up.
     Swiglu = "swiglu",
     /// A product that computes the gradient of the activated gate times up turns it into the gradients of gate and up.
     SwigluSlopes = "swiglu_slopes",
+    /// A norm by mean and standard deviation adds no bias.
+    Unbiased = "unbiased",
     /// The right factor of a product is loaded 64 bits at a time.
     Wide = "wide",
     /// Two subgroups share the columns of each strip of attention by matrices.

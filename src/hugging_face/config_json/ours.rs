@@ -144,6 +144,8 @@ fn activation(activation: Activation) -> &'static str {
         Activation::Gated(Gate::Gelu(Gelu::Tanh)) | Activation::Gelu(Gelu::Tanh) => "gelu_new",
         Activation::Gated(Gate::Gelu(Gelu::Exact)) | Activation::Gelu(Gelu::Exact) => "gelu_exact",
         Activation::Gated(Gate::Gelu(Gelu::Fast)) | Activation::Gelu(Gelu::Fast) => "fast_gelu",
+        Activation::Gated(Gate::Gelu(Gelu::Relu)) | Activation::Gelu(Gelu::Relu) => "relu",
+        Activation::Gated(Gate::Gelu(Gelu::ReluSquared)) | Activation::Gelu(Gelu::ReluSquared) => "relu2",
     }
 }
 

@@ -1,6 +1,6 @@
 //! The resolved configuration of a mixture of experts.
 
-use super::{Activation, Gate, ModelConfig, NormPlacement, QkNorm};
+use super::{Activation, Gate, ModelConfig, Norm, NormPlacement, QkNorm};
 use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
 use crate::ops::route::{RouterConfig, Score};
 use std::ops::Range;
@@ -183,15 +183,18 @@ impl ModelConfig {
 
     /// Whether every layer has experts and nothing beside them, chosen without groups, whose gates sum to 1.
     fn has_only_experts(&self) -> bool {
-        self.mixture.as_ref().is_some_and(|mixture| {
-            let RouterConfig { groups, norm_top_k, scaling, .. } = mixture.route;
-            let is_alone = mixture.shared.is_none() && mixture.first_dense_layers == 0;
-            groups.is_none() && norm_top_k && scaling == 1.0 && is_alone
-        }) && self.multi_token.is_none()
+        self.activation.gate().is_some()
+            && self.mixture.as_ref().is_some_and(|mixture| {
+                let RouterConfig { groups, norm_top_k, scaling, .. } = mixture.route;
+                let is_alone = mixture.shared.is_none() && mixture.first_dense_layers == 0;
+                groups.is_none() && norm_top_k && scaling == 1.0 && is_alone
+            })
+            && self.multi_token.is_none()
     }
 
     fn has_plain_norms(&self) -> bool {
-        self.norm_placement == NormPlacement::Before && !self.zero_centered_norms
+        let are_plain = self.norm == Norm::RmsNorm && !self.zero_centered_norms;
+        are_plain && self.norm_placement == NormPlacement::Before && self.parallel_residual.is_none()
     }
 }
 

@@ -36,6 +36,8 @@ pub enum Feature {
     Any,
     /// Norms before attention and feed-forward network.
     NormsBefore,
+    /// A norm of its own before the feed-forward network.
+    FeedForwardNorm,
     /// Norms of their outputs.
     NormsAfter,
     /// Norms of the heads of q and k.
@@ -74,7 +76,7 @@ const TABLE: [(Operator, Feature, &str); 23] = [
     (Operator::FlashAttention, Feature::Any, "attention.flash_attention"),
     (Operator::Output, Feature::Any, "attention.wo"),
     (Operator::PostAttentionNorm, Feature::NormsAfter, "post_attention_norm"),
-    (Operator::FeedForwardNorm, Feature::NormsBefore, "ffn_norm"),
+    (Operator::FeedForwardNorm, Feature::FeedForwardNorm, "ffn_norm"),
     (Operator::GateUp, Feature::Dense, "feed_forward.w_gate_up"),
     (Operator::SwiGlu, Feature::DenseSwiGlu, "feed_forward.mul"),
     (Operator::Gelu, Feature::DenseGelu, "feed_forward.gelu"),

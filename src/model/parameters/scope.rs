@@ -166,12 +166,12 @@ impl<'a, P> Scope<'a, P> {
         }
     }
 
-    /// A norm over D: its weight at the first path and, for a LayerNorm, its bias at the second.
+    /// A norm over D: its weight at the first path and, for a LayerNorm that has one, its bias at the second.
     pub fn norm(&mut self, [weight, bias]: [&str; 2], name: &str) -> NormWeights<P> {
         let width = self.config.hidden_size;
         NormWeights {
             weight: self.norm_weight(weight, name, width),
-            bias: (self.config.norm == Norm::LayerNorm)
+            bias: (self.config.norm == Norm::LayerNorm && self.config.norm_bias)
                 .then(|| self.bias(bias, &StackedRows::new([name], &[width]).of_tokens())),
         }
     }

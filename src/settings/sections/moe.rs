@@ -8,7 +8,7 @@ mod rows;
 
 pub use rows::{Moe, RoutingPolicy};
 
-use super::model::{self, Model};
+use super::model::Model;
 use crate::settings::engine::*;
 
 pub(crate) const PATH: &str = "moe_config";
@@ -25,7 +25,7 @@ pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
         return None;
     }
     let has_biases = model.config.gate_up_bias || model.config.down_bias;
-    if has_biases && model.kind.is(model::LLAMA) {
+    if has_biases && model.config.activation.gate().is_some() {
         reader.note("expert_num", "experts have no biases here; dense layers and attention keep theirs");
     }
     let mut moe = Moe::read(&reader);

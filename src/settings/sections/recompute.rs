@@ -135,6 +135,7 @@ impl LayerFeatures<'_> {
         match operator.needs() {
             Feature::Any => true,
             Feature::NormsBefore => model.norm_placement.is_before(),
+            Feature::FeedForwardNorm => model.has_ffn_norm(),
             Feature::NormsAfter => model.norm_placement.is_after(),
             Feature::QkNorm => model.qk_norm,
             Feature::Latent => model.latent.is_some(),

@@ -21,7 +21,7 @@ use super::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
 use super::mixture::Memory;
 use super::rms_norm::{rms_norm, rms_norm_backward};
 use super::rope::{rope, rope_backward};
-use super::variant::{Names, Norms, QkNorm};
+use super::variant::{Names, NormBias, Norms, Parallel, QkNorm};
 use super::vector::{add, scaled};
 use latent::Latent;
 
@@ -104,7 +104,11 @@ impl Block<'_> {
         let attended = store(attention(&q, &k, &v, &self.attention()).0);
         let (x_middle, attention_output) = self.plus(&x, self.project(names.out, &attended), 0);
 
-        let feed_forward_input = self.norm_before(names.ffn_norm, &x_middle);
+        let feed_forward_input = match self.shape.variant.parallel {
+            None => self.norm_before(names.ffn_norm, &x_middle),
+            Some(Parallel::TwoNorms) => self.norm_before(names.ffn_norm, &x),
+            Some(Parallel::OneNorm) => attention_input.clone(),
+        };
         let (added, feed_forward) = self.feed_forward(&feed_forward_input);
         let (out, feed_forward_output) = self.plus(&x_middle, added, 1);
 
@@ -143,8 +147,19 @@ impl Block<'_> {
         let dadded = scaled(dout, self.shape.factors.residual);
         let dadded = self.post_norm_backward(&saved.feed_forward_output, &dadded, 1, grads);
         let dinput = store(self.feed_forward_backward(input, &saved.feed_forward, &dadded, seed, grads));
-        let dnorm = self.norm_before_backward(names.ffn_norm, &saved.x_middle, dinput, grads);
-        let dx_middle = store(add(dout, &dnorm));
+        let parallel = self.shape.variant.parallel;
+        // What the feed-forward network gives the sum after attention, the input of the layer, and its norm.
+        let (mut dx_middle, mut dx, mut dshared) = (dout.to_vec(), None, None);
+        match parallel {
+            None => {
+                let dnorm = self.norm_before_backward(names.ffn_norm, &saved.x_middle, dinput, grads);
+                dx_middle = store(add(dout, &dnorm));
+            }
+            Some(Parallel::TwoNorms) => {
+                dx = Some(self.norm_before_backward(names.ffn_norm, &saved.x, dinput, grads));
+            }
+            Some(Parallel::OneNorm) => dshared = Some(dinput),
+        }
 
         let dadded = scaled(&dx_middle, self.shape.factors.residual);
         let dadded = self.post_norm_backward(&saved.attention_output, &dadded, 0, grads);
@@ -169,11 +184,13 @@ impl Block<'_> {
             [dq, dk] = norms_backward(&dq, &dk);
         }
         let (input, dqkv) = (&saved.attention_input, [&dq[..], &dk, &dv]);
-        let dinput = store(match (&self.shape.latent, &saved.latent) {
+        let dinput = match (&self.shape.latent, &saved.latent) {
             (Some(sizes), Some(latent)) => self.latent_backward(sizes, latent, input, dqkv, grads),
             _ => self.project_qkv_backward(input, dqkv, grads),
-        });
-        store(add(&dx_middle, &self.norm_before_backward(names.attention_norm, &saved.x, dinput, grads)))
+        };
+        let dinput = store(dshared.map_or(dinput.clone(), |dshared| add(&dinput, &dshared)));
+        let dresidual = dx.map_or(dx_middle.clone(), |dx| add(&dx_middle, &dx));
+        store(add(&dresidual, &self.norm_before_backward(names.attention_norm, &saved.x, dinput, grads)))
     }
 
     /// The residual stream x (N, D) plus what attention or feed-forward network adds, times its factor.
@@ -324,15 +341,25 @@ impl Shape {
     #[track_caller]
     pub(super) fn norm(&self, weights: &Weights, name: &str, x: &[f64]) -> Vec<f64> {
         let w = &weights[&format!("{name}.weight")];
-        match self.architecture {
-            Architecture::Llama => rms_norm(x, &self.norm_factors(w), w.len(), self.norm_eps),
-            Architecture::Gpt2 { .. } => {
-                layer_norm(x, w, &weights[&format!("{name}.bias")], w.len(), self.norm_eps)
+        let factors = self.norm_factors(w);
+        match self.norm_bias() {
+            None => rms_norm(x, &factors, w.len(), self.norm_eps),
+            Some(NormBias::With) => {
+                layer_norm(x, &factors, &weights[&format!("{name}.bias")], w.len(), self.norm_eps)
             }
+            Some(NormBias::Without) => layer_norm(x, &factors, &vec![0.0; w.len()], w.len(), self.norm_eps),
         }
     }
 
-    /// The factors of an RMSNorm with the weights `w`.
+    /// Whether LayerNorms have a bias; `None` for RMSNorms.
+    pub(super) fn norm_bias(&self) -> Option<NormBias> {
+        match self.architecture {
+            Architecture::Llama => self.variant.layer_norm,
+            Architecture::Gpt2 { .. } => Some(NormBias::With),
+        }
+    }
+
+    /// The factors of a norm with the weights `w`.
     fn norm_factors<'a>(&self, w: &'a [f64]) -> Cow<'a, [f64]> {
         match self.variant.zero_centered_norms {
             true => w.iter().map(|w| 1.0 + w).collect(),
@@ -352,11 +379,14 @@ impl Shape {
     ) -> Vec<f64> {
         let weight = format!("{name}.weight");
         let w = &weights[&weight];
-        let (dx, dw) = match self.architecture {
-            Architecture::Llama => rms_norm_backward(x, &self.norm_factors(w), dy, w.len(), self.norm_eps),
-            Architecture::Gpt2 { .. } => {
-                let (dx, dw, db) = layer_norm_backward(x, w, dy, w.len(), self.norm_eps);
-                accumulate(grads, &format!("{name}.bias"), db);
+        let factors = self.norm_factors(w);
+        let (dx, dw) = match self.norm_bias() {
+            None => rms_norm_backward(x, &factors, dy, w.len(), self.norm_eps),
+            Some(bias) => {
+                let (dx, dw, db) = layer_norm_backward(x, &factors, dy, w.len(), self.norm_eps);
+                if bias == NormBias::With {
+                    accumulate(grads, &format!("{name}.bias"), db);
+                }
                 (dx, dw)
             }
         };

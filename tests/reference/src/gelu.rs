@@ -1,4 +1,4 @@
-//! The activation of GPT-2's feed-forward network (Hendrycks and Gimpel 2016, arXiv:1606.08415).
+//! The activation of GPT-2's feed-forward network (Hendrycks and Gimpel 2016, arXiv:1606.08415), and rectified units.
 
 use std::f64::consts::{FRAC_1_PI, TAU};
 
@@ -13,6 +13,10 @@ pub enum Gelu {
     Tanh,
     /// Φ(x) ≈ 1 / (1 + e^(−1.702·x)).
     Fast,
+    /// ReLU: Φ(x) is 0 up to 0, and 1 above.
+    Relu,
+    /// Its square: Φ(x) = max(x, 0).
+    ReluSquared,
 }
 
 /// y = x·Φ(x), element by element.
@@ -50,6 +54,8 @@ impl Gelu {
                 let value = 1.0 / (1.0 + (-1.702 * x).exp());
                 (value, 1.702 * value * (1.0 - value))
             }
+            Self::Relu => (if x > 0.0 { 1.0 } else { 0.0 }, 0.0),
+            Self::ReluSquared => (x.max(0.0), if x > 0.0 { 1.0 } else { 0.0 }),
         }
     }
 }
@@ -111,6 +117,8 @@ mod tests {
         // Of x / (1 + e^(−1.702 x)), by Python.
         let fast = [-0.06434137685579186, -0.1496115633936199, 0.8457957659328212, 2.981928690292214];
         assert_close("fast", &gelu(&x, Gelu::Fast), &fast, 1e-12);
+        assert_eq!(gelu(&x, Gelu::Relu), [0.0, 0.0, 1.0, 3.0]);
+        assert_eq!(gelu(&x, Gelu::ReluSquared), [0.0, 0.0, 1.0, 9.0]);
     }
 
     #[test]
@@ -123,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_ends_are_zero_and_the_identity() {
-        for kind in [Gelu::Exact, Gelu::Tanh, Gelu::Fast] {
+        for kind in [Gelu::Exact, Gelu::Tanh, Gelu::Fast, Gelu::Relu] {
             assert_eq!(gelu(&[-1e30, 0.0, 1e30], kind), [0.0, 0.0, 1e30]);
             assert_eq!(gelu_backward(&[-1e30, 1e30], &[1.0, 1.0], kind), [0.0, 1.0]);
         }
@@ -131,7 +139,7 @@ mod tests {
 
     #[test]
     fn backward_is_the_gradient() {
-        for kind in [Gelu::Exact, Gelu::Tanh, Gelu::Fast] {
+        for kind in [Gelu::Exact, Gelu::Tanh, Gelu::Fast, Gelu::Relu, Gelu::ReluSquared] {
             let mut random = Random::new(45);
             let x: Vec<f64> = random.normal(257).into_iter().map(|x| 2.0 * x).collect();
             let dy = random.normal(257);

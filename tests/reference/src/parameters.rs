@@ -3,7 +3,7 @@
 use super::gpt::{Architecture, HEAD, POSITIONS, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
-use super::variant::{Norms, QkNorm};
+use super::variant::{NormBias, Norms, Parallel, QkNorm};
 
 impl Shape {
     /// (name, number of elements) of every tensor of the model: exactly what [`Weights`](super::gpt::Weights) must
@@ -64,7 +64,7 @@ impl Shape {
         let hidden = self.hidden_size;
         let mut list = vec![(self.embedding().to_owned(), self.vocab_size * hidden)];
         (0..self.num_layers).for_each(|layer| list.extend(self.llama_block(layer)));
-        list.push((format!("{}.weight", self.final_norm()), hidden));
+        self.add_norm(&mut list, self.final_norm().to_owned());
         if !self.tie_word_embeddings {
             list.push((HEAD.to_owned(), self.vocab_size * hidden));
         }
@@ -77,12 +77,26 @@ impl Shape {
         list
     }
 
+    /// Adds the norm `name` over D.
+    fn add_norm(&self, list: &mut Vec<(String, usize)>, name: String) {
+        let has_bias = self.norm_bias() == Some(NormBias::With);
+        let kinds = ["weight", "bias"].into_iter().take(if has_bias { 2 } else { 1 });
+        list.extend(kinds.map(|kind| (format!("{name}.{kind}"), self.hidden_size)));
+    }
+
     fn llama_block(&self, layer: usize) -> Vec<(String, usize)> {
         let (hidden, intermediate, biases) = (self.hidden_size, self.intermediate_size, self.biases);
         let [q, kv] = self.qk_widths();
         let out = self.num_heads * self.latent.map_or(self.head_dim, |latent| latent.value_dim);
         let names = self.names();
         let mut list = Vec::new();
+        let norm = |name: &str| format!("model.layers.{layer}.{name}");
+        if self.variant.norms != Norms::After {
+            self.add_norm(&mut list, norm(names.attention_norm));
+        }
+        if self.variant.norms != Norms::After && self.variant.parallel != Some(Parallel::OneNorm) {
+            self.add_norm(&mut list, norm(names.ffn_norm));
+        }
         let mut add = |name: &str, count: usize| list.push((format!("model.layers.{layer}.{name}"), count));
         let linear = |add: &mut dyn FnMut(&str, usize), name: &str, [out, inner]: [usize; 2], has_bias| {
             add(&format!("{name}.weight"), out * inner);
@@ -90,9 +104,6 @@ impl Shape {
                 add(&format!("{name}.bias"), out);
             }
         };
-        if self.variant.norms != Norms::After {
-            add(&format!("{}.weight", names.attention_norm), hidden);
-        }
         let of_latent =
             |latent: LatentAttention| latent.parameters(hidden, self.num_heads, self.rope.head_dim);
         for (name, count) in self.latent.map(of_latent).into_iter().flatten() {
@@ -111,9 +122,6 @@ impl Shape {
             names.qk_norms.iter().zip(widths).for_each(|(norm, width)| add(&format!("{norm}.weight"), width));
         }
         linear(&mut add, "self_attn.o_proj", [hidden, out], biases.output);
-        if self.variant.norms != Norms::After {
-            add(&format!("{}.weight", names.ffn_norm), hidden);
-        }
         if self.variant.norms != Norms::Before {
             names.post_norms.iter().for_each(|norm| add(&format!("{norm}.weight"), hidden));
         }
@@ -125,8 +133,9 @@ impl Shape {
                     .for_each(|(name, count)| add(&format!("mlp.{name}"), *count));
             }
             None => {
-                linear(&mut add, "mlp.gate_proj", [intermediate, hidden], biases.gate_up);
-                linear(&mut add, "mlp.up_proj", [intermediate, hidden], biases.gate_up);
+                for name in names.up {
+                    linear(&mut add, name, [intermediate, hidden], biases.gate_up);
+                }
                 linear(&mut add, "mlp.down_proj", [hidden, intermediate], biases.down);
             }
         }

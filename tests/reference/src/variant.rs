@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::gelu::Gelu;
 use super::gpt::{Architecture, Shape, Weights};
 use super::l2_norm::{l2_norm, l2_norm_backward};
 use super::vector::scaled;
@@ -19,8 +20,14 @@ pub struct Variant {
     pub qk_norm: QkNorm,
     /// Where the norms of a block stand; Llama only.
     pub norms: Norms,
-    /// RMSNorms multiply by 1 + w instead of w, as in Gemma.
+    /// Norms multiply by 1 + w instead of w, as in Gemma.
     pub zero_centered_norms: bool,
+    /// LayerNorms take the place of RMSNorms, in Llama; with a bias or without.
+    pub layer_norm: Option<NormBias>,
+    /// The activation between the two projections of dense feed-forward networks without a gate, in Llama.
+    pub ungated: Option<Gelu>,
+    /// Attention and feed-forward network stand beside each other; Llama only.
+    pub parallel: Option<Parallel>,
     /// The last block's queries are projected from a table by position; the final norm comes before that block.
     pub query_layer: bool,
     /// ε of the length by which each row of the head is divided; `None`: rows are as they are.
@@ -40,6 +47,24 @@ pub enum QkNorm {
     AllHeads,
     /// Head by head after the rotation, as in Hunyuan.
     RotatedHeads,
+}
+
+/// Whether a LayerNorm has a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormBias {
+    /// It has one, as in GPT-NeoX.
+    With,
+    /// It has none, as in Command R.
+    Without,
+}
+
+/// What attention and feed-forward network read where they stand beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parallel {
+    /// Each its own norm of the residual stream, as in GPT-NeoX.
+    TwoNorms,
+    /// The same norm, as in GPT-J.
+    OneNorm,
 }
 
 /// Where the norms of a block stand.
@@ -96,6 +121,9 @@ impl Variant {
         qk_norm: QkNorm::Heads,
         norms: Norms::Before,
         zero_centered_norms: false,
+        layer_norm: None,
+        ungated: None,
+        parallel: None,
         query_layer: false,
         head_epsilon: None,
         score_cap: None,
@@ -137,6 +165,7 @@ impl Shape {
                 if self.variant.zero_centered_norms { &GEMMA2 } else { &HYPER_CLOVA }
             }
             (_, Architecture::Llama) if self.variant.qk_norm == QkNorm::RotatedHeads => &HUNYUAN,
+            (_, Architecture::Llama) if self.variant.ungated.is_some() => &NEMOTRON,
             (_, Architecture::Llama) => &LLAMA,
             (_, Architecture::Gpt2 { .. }) => &GPT2,
         }
@@ -200,6 +229,7 @@ const LLAMA: Names = Names {
     down: "mlp.down_proj",
 };
 const GLM: Names = Names { post_norms: ["post_self_attn_layernorm", "post_mlp_layernorm"], ..LLAMA };
+const NEMOTRON: Names = Names { up: &["mlp.up_proj"], ..LLAMA };
 const HUNYUAN: Names = Names { qk_norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"], ..LLAMA };
 const HYPER_CLOVA: Names = Names { post_norms: ["post_norm1", "post_norm2"], ..LLAMA };
 const GEMMA2: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };

@@ -51,6 +51,19 @@ fn factors() {
     train_as_one(dense, &[TENSOR, ALL], &Variation { keys: &keys, ..ONCE });
 }
 
+/// Attention and feed-forward network beside each other, which read one norm, or a LayerNorm each.
+#[test]
+fn parallel_residuals() {
+    for (residual, more) in [("one_norm", "RMSNorm"), ("two_norms", "LayerNorm")] {
+        let keys = [
+            format!("--model.model_config.parallel_residual={residual}"),
+            format!("--model.model_config.normalization={more}"),
+        ];
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        train_as_one(dense, &[SEQUENCE], &Variation { keys: &keys, ..ONCE });
+    }
+}
+
 #[test]
 fn mixtures() {
     let spreads = [TENSOR, SEQUENCE, Spread { data: 2, expert: 2, ..TENSOR }];

@@ -264,6 +264,8 @@ impl Trial {
         let gelu = match () {
             _ if self.has(Condition::Exact) => Gelu::Exact,
             _ if self.has(Condition::Fast) => Gelu::Fast,
+            _ if self.has(Condition::Squared) => Gelu::ReluSquared,
+            _ if self.has(Condition::Relu) => Gelu::Relu,
             _ => Gelu::Tanh,
         };
         let gate = if self.has(Condition::GeluGate) { Gate::Gelu(gelu) } else { Gate::Silu };

@@ -2,7 +2,7 @@
 
 use super::rows::Model;
 use super::{GPT2, LLAMA, MAX_HEAD_DIM, latent, layers, rope_scaling};
-use crate::model::config::{LayerConfig, ModelConfig, MultiToken, QkNorm};
+use crate::model::config::{LayerConfig, ModelConfig, MultiToken, Norm, NormPlacement, QkNorm};
 use crate::settings::engine::*;
 
 /// Keys of biases that files leave out where they mean the default of the base.
@@ -28,6 +28,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
         model.ignore_token_id = -100; // any negative id is no token
     }
     check_biases(model, reader);
+    check_gpt2(model, reader);
     layers::check(model, reader);
     let narrows = reader.has("freeze") || !reader.has("freeze_exclude");
     reader.require(&["freeze_exclude"], narrows, "given without `freeze`, whose patterns it narrows");
@@ -51,6 +52,9 @@ fn fill_config(model: &mut Model) {
     config.qk_norm = model.use_qk_norm == Some(true);
     config.qk_norm_kind = model.qk_norm_kind.unwrap_or_default();
     config.norm_placement = model.norm_placement.unwrap_or_default();
+    config.parallel_residual = model.parallel_residual;
+    config.norm = model.normalization.unwrap_or(config.norm);
+    config.norm_bias = model.norm_has_bias != Some(false);
     config.zero_centered_norms = model.layernorm_zero_centered_gamma == Some(true);
     let (rope_scaling, query_scaling) =
         (model.rope_scaling.config(config.max_positions), model.rope_scaling.query_scaling());
@@ -102,6 +106,24 @@ fn head_dim_of(config: &ModelConfig, reader: &Reader<'_>) -> Option<usize> {
 }
 
 fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
+    let is_layer_norm = model.normalization == Some(Norm::LayerNorm);
+    let stands_before = model.norm_placement.is_none_or(|placement| placement == NormPlacement::Before);
+    let message = "not built yet as LayerNorm; remove it, or write `normalization: RMSNorm`";
+    reader.require(&["norm_placement", "normalization"], !is_layer_norm || stands_before, message);
+    let message = "not built yet with norms after sublayers; remove it, or write `norm_placement: before`";
+    let is_parallel = model.parallel_residual.is_some();
+    reader.require(&["parallel_residual", "norm_placement"], !is_parallel || stands_before, message);
+    let has_ahead = model.mtp_depth.is_some_and(|depth| depth > 0);
+    let message = "not built yet with LayerNorm; remove it, or write `normalization: RMSNorm`";
+    reader.require(&["mtp_depth", "normalization"], !is_layer_norm || !has_ahead, message);
+    let says_nothing = model.norm_has_bias.is_some() && !is_layer_norm;
+    let message = "is of LayerNorm; write `normalization: LayerNorm`, or remove it";
+    reader.require(&["norm_has_bias", "normalization"], !says_nothing, message);
+    let is_ungated = model.gated_linear_unit == Some(false);
+    if is_ungated && model.config.activation.gate().is_some() {
+        let message = "needs the activation that stands between the two projections, such as `gelu_new`, `relu` or `relu2`";
+        reader.missing("hidden_act", message);
+    }
     model.use_qk_norm.get_or_insert(false);
     let is_plain = model.qk_norm_kind.is_none_or(|kind| kind == QkNorm::Heads);
     let message = "without `use_qk_norm: True` nothing of it is normalised so; write that, or remove it";
@@ -181,6 +203,16 @@ fn fill_multi_token(model: &mut Model, reader: &Reader<'_>) {
     let most = MAX_LAYERS as usize;
     let message = format!("with num_layers {layers} makes more than {most} blocks; lower it");
     reader.require(&["mtp_depth", "num_layers"], layers.saturating_add(depth) <= most, message);
+}
+
+/// Refuses another norm than GPT-2's, and gates.
+fn check_gpt2(model: &Model, reader: &Reader<'_>) {
+    if model.kind.is(GPT2) && model.normalization == Some(Norm::RmsNorm) {
+        reader.fault("normalization", "not built yet (found `RMSNorm`); write `normalization: LayerNorm`");
+    }
+    if model.kind.is(GPT2) && model.gated_linear_unit == Some(true) {
+        reader.fault("gated_linear_unit", "not built yet (found `True`); write `False`");
+    }
 }
 
 /// Refuses to leave out a bias of GPT-2's layers.

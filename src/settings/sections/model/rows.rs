@@ -6,7 +6,9 @@ use super::rope_scaling::{self, Scaling};
 use super::types::{ModelType, defaults};
 use super::{GPT2, LLAMA, PATH, latent};
 use crate::element::Element;
-use crate::model::config::{Activation, Gate, Gelu, LatentAttention, ModelConfig, NormPlacement, QkNorm};
+use crate::model::config::{
+    Activation, Gate, Gelu, LatentAttention, ModelConfig, Norm, NormPlacement, ParallelResidual, QkNorm,
+};
 use crate::settings::engine::*;
 use crate::settings::sections::parallel::Offset;
 
@@ -33,18 +35,28 @@ rows! {
         multi_latent_attention: Option<bool> = Shape.optional().of(DEEPSEEK).example("True"),
         /// Share of a head's dimensions that rotate, an even number of them; 1 by default, 0.5 in ChatGLM2Config.
         rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA).example("0.5"),
+        /// Whether the feed-forward layer has a gate beside its first projection, as SwiGLU has, Megatron's name; True by
+        /// default. Without one the activation of `hidden_act` stands between two projections.
+        gated_linear_unit: Option<bool> = Shape.optional().example("False\nhidden_act: gelu_exact"),
         /// Whether RMSNorm is applied to each head of q and k before rotation, or as `qk_norm_kind` says. DeepSeek's types accept only `True`:
         /// they normalise their latent vectors instead.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
         /// How `use_qk_norm` normalises q and k: `heads` one by one, `all_heads` of q together and all of k, as in OLMo 2,
         /// or `rotated_heads`, one by one after the rotation, as in Hunyuan; `heads` by default.
         qk_norm_kind: Option<QkNorm> = Shape.optional().of(LLAMA).example("all_heads\nuse_qk_norm: True"),
+        /// The norm of attention, feed-forward layer and head: `RMSNorm`, Llama's, or `LayerNorm`, GPT-2's.
+        normalization: Option<Norm> = Shape.optional().example("LayerNorm"),
+        /// Whether LayerNorm has a bias; True by default.
+        norm_has_bias: Option<bool> = Shape.optional().of(LLAMA).example("False\nnormalization: LayerNorm"),
         /// Where the norms of a layer stand: `before` attention and feed-forward layer, `after` them (x + norm(f(x)), as
         /// in OLMo 2), or `both`; `before` by default.
         norm_placement: Option<NormPlacement> = Shape.optional().of(LLAMA).example("after"),
         /// Whether norms multiply by 1 + w instead of w, as in Gemma; their weights then start at 0. Megatron's name;
         /// False by default.
         layernorm_zero_centered_gamma: Option<bool> = Numbers.optional().of(LLAMA).example("True"),
+        /// Whether attention and feed-forward layer stand beside each other: `two_norms`, x + attention(norm(x)) +
+        /// f(norm'(x)), as in GPT-NeoX, or `one_norm` that both read, as in Command R; none by default.
+        parallel_residual: Option<ParallelResidual> = Shape.optional().of(LLAMA).example("two_norms"),
         /// Attention window in tokens: the token itself and those before it; unlimited by default.
         sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
         /// Which layers have that window: `sliding_attention` or `full_attention` for each layer, as in Hugging Face's
@@ -105,7 +117,7 @@ rows! {
         intermediate_size: usize = Shape.derived().within(SIZE).example("172"),
         /// Activation of the feed-forward layer, in Llama's types of its gate: `silu` makes SwiGLU, GELU GeGLU. GPT-2's is
         /// GELU: `gelu_new` and, with a notice, `gelu` are its published form, the tanh approximation; `gelu_exact` is
-        /// x Φ(x), and `fast_gelu`, PanGu-α's default, x sigmoid(1.702 x).
+        /// x Φ(x), and `fast_gelu`, PanGu-α's default, x sigmoid(1.702 x). Without a gate, also `relu`, and `relu2`, its square.
         activation "hidden_act": Activation = Shape.derived().read_by(activation).example("gelu_exact"),
         /// Tokens in a window (T).
         seq_length: usize = Shape.required().within(SIZE),
@@ -194,6 +206,16 @@ impl Words for QkNorm {
         &[("heads", Self::Heads), ("all_heads", Self::AllHeads), ("rotated_heads", Self::RotatedHeads)];
 }
 
+impl Words for Norm {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("RMSNorm", Self::RmsNorm), ("LayerNorm", Self::LayerNorm)];
+}
+
+impl Words for ParallelResidual {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("two_norms", Self::TwoNorms), ("one_norm", Self::OneNorm)];
+}
+
 impl Words for NormPlacement {
     const WORDS: &'static [(&'static str, Self)] =
         &[("before", Self::Before), ("after", Self::After), ("both", Self::Both)];
@@ -211,6 +233,8 @@ impl Words for Activation {
         ("gelu_exact", Self::Gelu(Gelu::Exact)),
         ("quick_gelu", Self::Gelu(Gelu::Fast)),
         ("fast_gelu", Self::Gelu(Gelu::Fast)),
+        ("relu", Self::Gelu(Gelu::Relu)),
+        ("relu2", Self::Gelu(Gelu::ReluSquared)),
     ];
 
     // Of a gate's activation only the type says that it is one.
@@ -225,14 +249,15 @@ impl Words for Activation {
 
 /// `hidden_act`, which must suit the type.
 fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Activation> {
-    let is_llama = reader.kind_is(LLAMA);
+    let has_gate =
+        reader.kind_is(LLAMA) && reader.node("gated_linear_unit").and_then(bool::from_node) != Some(false);
     let node = reader.node(key)?;
     let activation = Activation::from_node(node).map(|activation| match activation {
-        Activation::Gelu(kind) if is_llama => Activation::Gated(Gate::Gelu(kind)),
+        Activation::Gelu(kind) if has_gate && !kind.is_rectified() => Activation::Gated(Gate::Gelu(kind)),
         other => other,
     });
     match activation {
-        Some(activation) if activation.gate().is_some() == is_llama => {
+        Some(activation) if activation.gate().is_some() == has_gate => {
             if node.word() == Some("gelu") {
                 let text = "`gelu` is the tanh form, as in MindFormers; `gelu_exact` is the one by the error function";
                 reader.note(key, text);
@@ -240,7 +265,7 @@ fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Activation> {
             Some(activation)
         }
         _ => {
-            let remedy = if is_llama { "silu" } else { "gelu_new" };
+            let remedy = if has_gate { "silu" } else { "gelu_new" };
             reader.fault(key, format!("not built yet (found {node}); write `{key}: {remedy}`"));
             None
         }

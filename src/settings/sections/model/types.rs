@@ -10,7 +10,7 @@
 //! line in `tests/transformers/compare.py`.
 
 use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, Model};
-use crate::model::config::{Activation, Family, Gelu, ModelConfig, NormPlacement, Positions, Sizes};
+use crate::model::config::{Activation, Family, Gelu, ModelConfig, Norm, NormPlacement, Positions, Sizes};
 use crate::settings::engine::*;
 
 /// A type: its defaults, its names of tensors and its documentation.
@@ -92,6 +92,7 @@ const TYPES: [TypeEntry; 19] = [
                 length, the root of its sum of squares plus 1e-5. The published code has no epsilon there. Baichuan \
                 1 of 7B is a plain Llama.",
         family: Family::Baichuan,
+        fits: |model| model.activation.gate().is_some(),
         defaults: |config| config.head_epsilon = Some(HEAD_EPSILON),
         ..PLAIN
     },
@@ -100,6 +101,7 @@ const TYPES: [TypeEntry; 19] = [
         about: "Baichuan of 13B: a Llama whose scores of attention fall with distance (ALiBi) instead of rotary \
                 positions.",
         family: Family::Baichuan,
+        fits: |model| model.activation.gate().is_some(),
         defaults: |config| config.positions = Positions::Alibi,
         ..PLAIN
     },
@@ -107,6 +109,7 @@ const TYPES: [TypeEntry; 19] = [
         word: "Baichuan2_13BConfig",
         about: "Baichuan 2 of 13B: Baichuan of 13B with the head of Baichuan 2 of 7B.",
         family: Family::Baichuan,
+        fits: |model| model.activation.gate().is_some(),
         defaults: |config| {
             config.positions = Positions::Alibi;
             config.head_epsilon = Some(HEAD_EPSILON);
@@ -323,6 +326,7 @@ fn fits_granite_moe(model: &ModelConfig) -> bool {
         mixture.intermediate_size.is_multiple_of(4) && shared.is_multiple_of(4)
     }) && has_norms_before
         && model.multi_token.is_none()
+        && model.activation.gate().is_some()
 }
 
 /// Whether heads rotate in pairs or in halves, which the type decides.
@@ -335,7 +339,8 @@ fn check_rotation(model: &mut Model, reader: &Reader<'_>, in_pairs: bool) {
 
 /// No published model of the types with names of their own has experts or other further tensors.
 fn has_plain_tensors(model: &ModelConfig) -> bool {
-    model.mixture.is_none() && model.multi_token.is_none() && !model.qk_norm
+    let is_dense = model.mixture.is_none() && model.multi_token.is_none();
+    is_dense && !model.qk_norm && model.activation.gate().is_some() && model.norm == Norm::RmsNorm
 }
 
 /// Nor, except for GLM, other norms.

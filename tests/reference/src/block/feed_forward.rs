@@ -1,7 +1,7 @@
 //! The second half of a block: a dense network, or a mixture of experts.
 
 use super::Block;
-use crate::gelu::{gelu, gelu_backward};
+use crate::gelu::{Gelu, gelu, gelu_backward};
 use crate::gpt::{Architecture, Weights};
 use crate::mixture::{Layer, Mixture, Visit};
 use crate::swiglu::{gated, gated_backward};
@@ -10,7 +10,7 @@ use crate::vector::add;
 /// Activations saved for the backward pass.
 pub(crate) enum FeedForward {
     Dense {
-        /// (N, F) each; `gate` is empty in GPT-2.
+        /// (N, F) each; `gate` is empty where there is none.
         gate: Vec<f64>,
         up: Vec<f64>,
         /// activation(gate)·up or gelu(up), (N, F).
@@ -28,13 +28,13 @@ impl Block<'_> {
             return (visit.y.clone(), FeedForward::Mixture(visit));
         }
         let store = |values| self.shape.storage.store(values);
-        let (gate, up, activated) = match self.shape.architecture {
-            Architecture::Llama => {
+        let (gate, up, activated) = match self.ungated() {
+            None => {
                 let [gate, up] = [0, 1].map(|i| store(self.project(self.names().up[i], x)));
                 let activated = store(gated(&gate, &up, self.shape.gate));
                 (gate, up, activated)
             }
-            Architecture::Gpt2 { activation, .. } => {
+            Some(activation) => {
                 let up = store(self.project(self.names().up[0], x));
                 let activated = store(gelu(&up, activation));
                 (Vec::new(), up, activated)
@@ -65,8 +65,8 @@ impl Block<'_> {
         };
         let store = |values| self.shape.storage.store(values);
         let dactivated = store(self.project_backward(self.names().down, activated, dout, grads));
-        match self.shape.architecture {
-            Architecture::Llama => {
+        match self.ungated() {
+            None => {
                 let (dgate, dup) = gated_backward(gate, up, &dactivated, self.shape.gate);
                 let (dgate, dup) = (store(dgate), store(dup));
                 add(
@@ -74,10 +74,18 @@ impl Block<'_> {
                     &self.project_backward(self.names().up[1], x, &dup, grads),
                 )
             }
-            Architecture::Gpt2 { activation, .. } => {
+            Some(activation) => {
                 let dup = store(gelu_backward(up, &dactivated, activation));
                 self.project_backward(self.names().up[0], x, &dup, grads)
             }
+        }
+    }
+
+    /// The activation of dense networks without a gate.
+    fn ungated(&self) -> Option<Gelu> {
+        match self.shape.architecture {
+            Architecture::Llama => self.shape.variant.ungated,
+            Architecture::Gpt2 { activation, .. } => Some(activation),
         }
     }
 

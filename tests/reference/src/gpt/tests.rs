@@ -4,7 +4,7 @@ use super::*;
 use crate::gradient_check::{assert_close, assert_gradient};
 use crate::random::Random;
 use crate::rope_scaling::Scaling;
-use crate::variant::{Naming, Norms, QkNorm, Variant};
+use crate::variant::{Naming, NormBias, Norms, Parallel, QkNorm, Variant};
 
 const LLAMA: Shape = Shape {
     variant: Variant::PLAIN,
@@ -93,6 +93,34 @@ const OLMO2: Shape = Shape {
 const HUNYUAN: Shape =
     Shape { variant: Variant { qk_norm: QkNorm::RotatedHeads, ..Variant::PLAIN }, ..QWEN3 };
 const GEMMA2: Shape = Shape { variant: Variant { norms: Norms::Both, ..GEMMA.variant }, ..GEMMA };
+const NEMOTRON: Shape = Shape {
+    variant: Variant {
+        layer_norm: Some(NormBias::With),
+        zero_centered_norms: true,
+        ungated: Some(Gelu::ReluSquared),
+        ..Variant::PLAIN
+    },
+    ..LLAMA
+};
+const GPT_NEOX: Shape = Shape {
+    variant: Variant {
+        layer_norm: Some(NormBias::With),
+        ungated: Some(Gelu::Exact),
+        parallel: Some(Parallel::TwoNorms),
+        ..Variant::PLAIN
+    },
+    biases: Biases { qkv: true, output: true, gate_up: true, down: true },
+    ..LLAMA
+};
+const COMMAND_R: Shape = Shape {
+    variant: Variant {
+        layer_norm: Some(NormBias::Without),
+        parallel: Some(Parallel::OneNorm),
+        ..Variant::PLAIN
+    },
+    tie_word_embeddings: true,
+    ..LLAMA
+};
 /// A window in the first layer alone, and queries that grow, after a rotation of their own; no rotation in the second.
 fn mixed() -> Shape {
     let rope = Rope { theta: 7.0, ..LLAMA.rope };
@@ -137,6 +165,9 @@ fn every_gradient_is_the_finite_difference() {
         Shape { variant: Variant { norms: Norms::Both, ..Variant::PLAIN }, factors: FACTORS, ..LLAMA },
         OLMO2,
         HUNYUAN,
+        NEMOTRON,
+        GPT_NEOX,
+        COMMAND_R,
         GPT2,
         UNTIED_GPT2,
         BLOOM,
