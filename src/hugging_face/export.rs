@@ -167,6 +167,9 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             "first_k_dense_replace": model.num_layers,
             "num_nextn_predict_layers": 0,
         }),
+        "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "cohere" | "cohere2" | "gpt_neox" => {
+            own_keys(name, model)
+        }
         "hyperclovax" => {
             let mut own = keys_of_class(name, model);
             own.insert("use_post_norm".into(), true.into());
@@ -210,6 +213,15 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             .for_each(|key| drop(config.remove(*key)));
         config.insert("rope_parameters".into(), rotations_by_kind(model));
     }
+    // GPT-NeoX has other names for them, but not among these parameters.
+    if name == "gpt_neox" {
+        let mut parameters = entries(scaling_or_default(&config));
+        for key in ["rope_theta", "partial_rotary_factor"] {
+            parameters.extend(config.remove(key).map(|value| (key.to_string(), value)));
+        }
+        config.remove("rope_scaling");
+        config.insert("rope_parameters".into(), parameters.into());
+    }
     let rotates: Vec<u8> = layers.iter().map(|layer| layer.rotates.into()).collect();
     if rotates.contains(&0) && !class.rotates_in_windows {
         config.insert("no_rope_layers".into(), rotates.into());
@@ -217,9 +229,29 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     config
 }
 
+/// The keys of the class `name`, among them those that say more than one fact, or by their absence something else than
+/// ours.
+fn own_keys(name: &str, model: &ModelConfig) -> Value {
+    let mut own = keys_of_class(name, model);
+    own.retain(|_, value| !value.is_null());
+    if classes::named(name).defaults.contains_key("use_parallel_residual") {
+        own.insert("use_parallel_residual".into(), model.parallel_residual.is_some().into());
+    }
+    if classes::named(name).defaults.contains_key("logit_scale") {
+        own.insert("logit_scale".into(), (1.0 / model.factors.logits_divisor.unwrap_or(1.0)).into());
+    }
+    own.into()
+}
+
 /// The square of the reciprocal of the scores' factor, which Gemma 2 and 3 have as a whole number.
 fn query_scalar(model: &ModelConfig) -> f64 {
     f64::from(model.softmax_scale()).powi(-2)
+}
+
+/// The scaling of the rotation that `config` has, or the type that is none.
+fn scaling_or_default(config: &Map<String, Value>) -> Value {
+    let scaling = config.get("rope_scaling").cloned().unwrap_or_default();
+    if scaling.is_null() { json!({ "rope_type": "default" }) } else { scaling }
 }
 
 /// `rope_parameters` of a class that has them for each kind of layers.

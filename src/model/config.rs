@@ -358,13 +358,17 @@ pub enum Family {
     /// Mixtures of Granite (IBM, 2024): all experts are one tensor, gate and up of each together. Needs the widths of
     /// experts and of the shared expert to be multiples of 4.
     GraniteMoe,
+    /// GPT-NeoX (Black et al., 2022): q, k and v are one tensor, head by head.
+    GptNeoX,
+    /// Command R (Cohere, 2024): Llama's names, and heads in the order of interleaved pairs.
+    Cohere,
 }
 
 impl Family {
     /// Whether the family's files hold heads in the order of interleaved pairs, which is the order in which they
     /// rotate.
     pub fn holds_pairs(self) -> bool {
-        matches!(self, Self::Glm | Self::Ernie45 | Self::Helium)
+        matches!(self, Self::Glm | Self::Ernie45 | Self::Helium | Self::Cohere)
     }
 }
 
@@ -439,6 +443,11 @@ impl Default for Activation {
 }
 
 impl Activation {
+    /// Whether it is ReLU or a power of it, without a gate.
+    pub(crate) fn is_rectified(self) -> bool {
+        matches!(self, Self::Gelu(unit) if unit.is_rectified())
+    }
+
     /// The activation of the gate, if there is one.
     pub fn gate(self) -> Option<Gate> {
         match self {

@@ -1,6 +1,6 @@
 //! Names of parameters in Hugging Face files, by family and without `.weight` and `.bias`, and in Megatron.
 
-use super::config::{Family, ModelConfig, NormPlacement, QkNorm};
+use super::config::{Family, ModelConfig, Norm, NormPlacement, QkNorm};
 
 /// The gate of the shared expert, as in Qwen2.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
@@ -168,7 +168,8 @@ pub(super) struct Names {
 impl Names {
     pub fn of(family: Family) -> &'static Self {
         match family {
-            Family::Llama | Family::Ernie45 | Family::Helium | Family::GraniteMoe => &LLAMA,
+            Family::Llama | Family::Ernie45 | Family::Helium | Family::GraniteMoe | Family::Cohere => &LLAMA,
+            Family::GptNeoX => &GPT_NEOX,
             Family::Gpt2 => &GPT2,
             Family::Bloom => &BLOOM,
             Family::Baichuan => &BAICHUAN,
@@ -180,13 +181,17 @@ impl Names {
     }
 
     /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, or of HyperCLOVA X where
-    /// norms multiply by w, and with norms of rotated heads those of Hunyuan. Without gates they are those of Nemotron.
+    /// norms multiply by w, and with norms of rotated heads those of Hunyuan. Without gates they are those of Nemotron,
+    /// Arcee and Jais 2, or with GELU and LayerNorm that multiplies by w those of StarCoder 2.
     pub fn of_model(config: &ModelConfig) -> &'static Self {
         match (config.family, config.norm_placement, config.qk_norm_kind) {
             (Family::Llama, NormPlacement::Both, _) if config.zero_centered_norms => &GEMMA,
             (Family::Llama, NormPlacement::Both, _) => &HYPER_CLOVA,
             (Family::Llama, _, QkNorm::RotatedHeads) => &HUNYUAN,
-            (Family::Llama, ..) if config.activation.gate().is_none() => &NEMOTRON,
+            (Family::Llama, ..) if config.activation.gate().is_none() => {
+                let is_plain = config.norm == Norm::LayerNorm && !config.zero_centered_norms;
+                if is_plain && !config.activation.is_rectified() { &STAR_CODER2 } else { &NEMOTRON }
+            }
             (family, ..) => Self::of(family),
         }
     }
@@ -222,6 +227,20 @@ const HUNYUAN: Names =
     Names { q_norm: "self_attn.query_layernorm", k_norm: "self_attn.key_layernorm", ..LLAMA };
 
 const NEMOTRON: Names = Names { gate_up: &["mlp.up_proj"], ..LLAMA };
+
+const STAR_CODER2: Names = Names { gate_up: &["mlp.c_fc"], w_down: "mlp.c_proj", ..LLAMA };
+
+const GPT_NEOX: Names = Names {
+    embedding: "gpt_neox.embed_in",
+    norm: "gpt_neox.final_layer_norm",
+    layers: "gpt_neox.layers",
+    qkv: &["attention.query_key_value"],
+    wo: "attention.dense",
+    gate_up: &["mlp.dense_h_to_4h"],
+    w_down: "mlp.dense_4h_to_h",
+    has_fused_heads: true,
+    ..LLAMA
+};
 
 const GLM: Names = Names {
     post_attention_norm: "post_self_attn_layernorm",

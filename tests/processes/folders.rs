@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 21] = [
+const FAMILIES: [&str; 26] = [
     "llama",
     "mistral",
     "qwen3",
@@ -30,6 +30,11 @@ const FAMILIES: [&str; 21] = [
     "minimax_m2",
     "gemma2",
     "gemma3_text",
+    "nemotron",
+    "starcoder2",
+    "stablelm",
+    "cohere",
+    "gpt_neox",
     "gpt2",
 ];
 const TEXT: &str = "tests/data/mill.txt";

@@ -62,9 +62,13 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         variant: Variant {
             naming: match model.family {
                 // The tests give Granite's experts the names of others.
-                Family::Llama | Family::Ernie45 | Family::Helium | Family::Gpt2 | Family::GraniteMoe => {
-                    Naming::Plain
-                }
+                Family::Llama
+                | Family::Ernie45
+                | Family::Helium
+                | Family::Gpt2
+                | Family::GraniteMoe
+                | Family::GptNeoX
+                | Family::Cohere => Naming::Plain,
                 Family::Glm => Naming::Glm,
                 Family::Bloom => Naming::Bloom,
                 // The tests give Phi-3's q, k and v Baichuan's name.
@@ -175,6 +179,7 @@ fn reference_network(model: &ModelConfig) -> reference::mixture::Network {
         Activation::Gelu(kind) => reference::mixture::Network::Gelu {
             activation: reference_gelu(kind),
             names: match model.family {
+                Family::Llama => ["up_proj", "down_proj"],
                 Family::Bloom => ["dense_h_to_4h", "dense_4h_to_h"],
                 _ => ["c_fc", "c_proj"],
             },

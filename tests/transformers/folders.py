@@ -45,6 +45,11 @@ FAMILIES = {
     "minimax_m2": ("minimax_m2", {"rotary_dim": 4, **shapes.ROPE}),
     "gemma2": ("gemma2", shapes.GEMMA2),
     "gemma3_text": ("gemma3_text", shapes.GEMMA3 | {"layer_types": [shapes.SLIDING, shapes.FULL]}),
+    "nemotron": ("nemotron", shapes.SHARE),
+    "starcoder2": ("starcoder2", {"sliding_window": 7, **shapes.ROPE}),
+    "stablelm": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True, **shapes.SHARE}),
+    "cohere": ("cohere", {"logit_scale": 0.3, **shapes.ROPE}),
+    "gpt_neox": ("gpt_neox", shapes.SHARE),
     "gpt2": ("gpt2", {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
 }
 CONVERSING = {

@@ -6,8 +6,8 @@
 Needs torch, transformers and peft; CI does not run it. It trains small models with adapters in a temporary folder, on
 tests/data/mill.txt: a Llama with all linear layers adapted, one with some (rank 3, interleaved heads, one layer
 excluded), and a GPT-2; and models that start from a folder of transformers: a Phi-3, of whose modules two are fused, an
-ERNIE 4.5, whose heads rotate in pairs, a SmolLM3 and a CWM, whose layers differ, a Ministral 3, a Granite, a Gemma, a Llava, whose language
-model is inside another, and a Qwen2 and a GPT-2 of which more trains than adapters. Of these the adapter that
+ERNIE 4.5, whose heads rotate in pairs, a SmolLM3 and a CWM, whose layers differ, a Ministral 3, a Granite, a Gemma, mixtures, models
+with LayerNorm, a Llava, whose language model is inside another, and a Qwen2 and a GPT-2 of which more trains than adapters. Of these the adapter that
 `gristmill export` writes is opened on that folder.
 For each it compares:
   - the last evaluation's loss in metrics.jsonl with PEFT's on the same windows: at most 1e-5 apart;
@@ -87,6 +87,19 @@ FOLDERS = {
     "gemma": ("gemma", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
     "gemma2": ("gemma2", shapes.GEMMA2, "lora_rank: 3, target_modules: '.*_proj'"),
     "gemma3_text": ("gemma3_text", shapes.GEMMA3, "lora_rank: 2, target_modules: 'q_proj|o_proj|down_proj'"),
+    # Experts, which have no adapters, under names of their own.
+    "granitemoeshared": ("granitemoeshared", shapes.GRANITE | {"shared_intermediate_size": 56, **shapes.ROPE}, "lora_rank: 3, target_modules: 'q_proj|o_proj'"),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", shapes.ROPE, "lora_rank: 2, target_modules: 'q_proj|k_proj|o_proj'"),
+    "minimax_m2": ("minimax_m2", {"rotary_dim": 8, **shapes.ROPE}, "lora_rank: 3, target_modules: 'q_proj|v_proj|o_proj'"),
+    # A factor behind the norms of what adapters add to.
+    "hyperclovax": ("hyperclovax", shapes.GRANITE | {"logits_scaling": 0.25, **shapes.ROPE}, "lora_rank: 3, target_modules: '.*_proj'"),
+    "olmo3": ("olmo3", {"num_hidden_layers": 4, "sliding_window": 7}, "lora_rank: 2, target_modules: '.*_proj'"),
+    # LayerNorm, networks without gates, and attention and feed-forward network beside each other.
+    "nemotron": ("nemotron", shapes.SHARE, "lora_rank: 3, target_modules: '.*_proj'"),
+    "starcoder2": ("starcoder2", {"sliding_window": 7, **shapes.ROPE}, "lora_rank: 2, target_modules: 'c_fc|c_proj|q_proj'"),
+    "stablelm": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True, **shapes.SHARE}, "lora_rank: 2, target_modules: '.*_proj'"),
+    "cohere": ("cohere", {"logit_scale": 0.3, **shapes.ROPE}, "lora_rank: 3, target_modules: '.*_proj'"),
+    "gpt_neox": ("gpt_neox", shapes.SHARE, "lora_rank: 3, target_modules: 'query_key_value|dense|dense_h_to_4h|dense_4h_to_h'"),
     "llava": ("llava", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
     # Whole modules, the bias of one whose matrix is frozen, and a matrix that is adapted too.
     "beside": (

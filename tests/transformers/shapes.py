@@ -45,6 +45,7 @@ LARGEST = 20_000_000  # parameters of a shape that is made
 KEYS = {
     "vocab_size": VOCABULARY, "max_position_embeddings": 64, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 24, "intermediate_size": 112, "rms_norm_eps": 3e-2, "layer_norm_epsilon": 3e-2,
+    "layer_norm_eps": 3e-2, "norm_eps": 3e-2, "norm_epsilon": 3e-2,
     "moe_intermediate_size": 40, "num_experts": 8, "n_routed_experts": 8, "num_local_experts": 8, "num_experts_per_tok": 3,
     "shared_expert_intermediate_size": 56, "n_shared_experts": 2, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
     "routed_scaling_factor": 1.7, "norm_topk_prob": True, "kv_lora_rank": 28, "q_lora_rank": 20, "qk_nope_head_dim": 12,
@@ -85,6 +86,7 @@ GEMMA3 = {
     "rope_parameters": {FULL: ROPE["rope_parameters"], SLIDING: {"rope_type": "default", "rope_theta": 40.0}},
 }
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0}
+SHARE = {"rope_parameters": ROPE["rope_parameters"] | {"partial_rotary_factor": 0.5}}
 WIDE = {"hidden_size": 160, "intermediate_size": 300, "head_dim": 40}  # of several blocks of FP8 each way
 
 # Shape: its model_type, keys that it has beside those above, and what it has to be.
@@ -207,6 +209,25 @@ SHAPES = {
     "gemma": ("gemma", ROPE, "equal"),
     "gemma with biases and a head of its own": ("gemma", {"attention_bias": True, "tie_word_embeddings": False, **ROPE}, "equal"),
     "gemma by the error function": ("gemma", {"hidden_act": "gelu_python", **ROPE}, "equal"),
+    "arcee": ("arcee", ROPE, "equal"),
+    "arcee with biases": ("arcee", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "hidden_act": "relu", **ROPE}, "equal"),
+    "nemotron": ("nemotron", SHARE, "equal"),
+    "nemotron with biases": ("nemotron", {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu", **ROPE}, "equal"),
+    "starcoder2": ("starcoder2", {"sliding_window": 7, **ROPE}, "equal"),
+    "starcoder2 without biases": ("starcoder2", {"use_bias": False, "tie_word_embeddings": False, **ROPE}, "equal"),
+    "stablelm": ("stablelm", SHARE, "equal"),
+    "stablelm beside attention": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True, **SHARE}, "equal"),
+    "stablelm with norms of heads": ("stablelm", {"qk_layernorm": True, **SHARE}, "refused"),
+    "cohere": ("cohere", {"logit_scale": 0.3, **ROPE}, "equal"),
+    "cohere with biases and a head of its own": ("cohere", {"attention_bias": True, "tie_word_embeddings": False, **ROPE}, "equal"),
+    "cohere with norms of heads": ("cohere", {"use_qk_norm": True, **ROPE}, "refused"),
+    "cohere2": ("cohere2", {"sliding_window": 7, "num_hidden_layers": 5, "logit_scale": 0.3, **ROPE}, "equal"),
+    "cohere2 with a list": ("cohere2", {"sliding_window": 7, "layer_types": [FULL, SLIDING, FULL], "attention_bias": True, **ROPE}, "equal"),
+    "cohere2 without windows": ("cohere2", {"layer_types": [FULL] * 3, "tie_word_embeddings": False, **ROPE}, "equal"),
+    "jais2": ("jais2", {"layer_norm_eps": 3e-2, **ROPE}, "equal"),
+    "jais2 without biases": ("jais2", {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True, **ROPE}, "equal"),
+    "gpt_neox": ("gpt_neox", SHARE, "equal"),
+    "gpt_neox after attention": ("gpt_neox", {"use_parallel_residual": False, "attention_bias": False, "tie_word_embeddings": True, **ROPE}, "equal"),
     "minicpm3": ("minicpm3", LATENT, "refused"),
     "gpt2": ("gpt2", {}, "equal"),
     "gpt2 of a plain width": ("gpt2", {"n_inner": None, "activation_function": "gelu"}, "equal"),

@@ -178,7 +178,7 @@ impl Class {
 
     /// Whether a part of each head may rotate.
     pub fn rotates_a_part(&self) -> bool {
-        self.defaults.contains_key("partial_rotary_factor")
+        ["partial_rotary_factor", "rotary_pct"].iter().any(|key| self.defaults.contains_key(*key))
     }
 
     /// Whether `rope_parameters` has parameters for each kind of layers, those with a window and the others.

@@ -4,8 +4,8 @@ use super::classes::always_here;
 use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{
-    Activation, Family, Gate, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, NormPlacement,
-    QkNorm, Score,
+    Activation, Family, Gate, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, Norm, NormPlacement,
+    ParallelResidual, QkNorm, Score,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -29,6 +29,10 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("intermediate_size", model.intermediate_size.into()),
         ("hidden_act", activation(model.activation).into()),
         ("rms_norm_eps", model.norm_eps.into()),
+        ("gated_linear_unit", model.activation.gate().is_none().then_some(false).into()),
+        ("normalization", (model.norm == Norm::LayerNorm).then_some("LayerNorm").into()),
+        ("norm_has_bias", (model.norm == Norm::LayerNorm && !model.norm_bias).then_some(false).into()),
+        ("parallel_residual", parallel_residual(model.parallel_residual).into()),
         ("qk_norm_kind", qk_norm_kind(model.qk_norm_kind).into()),
         ("norm_placement", norm_placement(model.norm_placement).into()),
         ("layernorm_zero_centered_gamma", model.zero_centered_norms.then_some(true).into()),
@@ -107,6 +111,8 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
         Family::Ernie45 => "Ernie4_5Config",
         Family::Helium => "HeliumConfig",
         Family::GraniteMoe => "GraniteMoeConfig",
+        Family::GptNeoX => "GPTNeoXConfig",
+        Family::Cohere => "CohereConfig",
     }
 }
 
@@ -127,6 +133,14 @@ fn qk_norm_kind(kind: QkNorm) -> Option<&'static str> {
         QkNorm::AllHeads => Some("all_heads"),
         QkNorm::RotatedHeads => Some("rotated_heads"),
     }
+}
+
+/// The word for how attention and feed-forward network stand beside each other, if they do.
+fn parallel_residual(residual: Option<ParallelResidual>) -> Option<&'static str> {
+    residual.map(|residual| match residual {
+        ParallelResidual::TwoNorms => "two_norms",
+        ParallelResidual::OneNorm => "one_norm",
+    })
 }
 
 /// The word for where norms stand, unless it is before attention and feed-forward network.

@@ -60,6 +60,9 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
         // Of the things that none of our keys changes, values that are computed here, unlike the defaults.
         match class.name.as_str() {
             "glm4_moe_lite" => config["rms_norm_eps"] = 1e-6.into(),
+            // Of heads 4 wide a quarter is odd.
+            "stablelm" => config["partial_rotary_factor"] = 0.5.into(),
+            "gpt_neox" => config["rotary_pct"] = 0.5.into(),
             "cwm" => config["max_position_embeddings"] = 16_384.into(),
             "qwen2_vl_text" | "qwen2_5_vl_text" => {
                 config["rope_scaling"] = json!({"type": "mrope", "mrope_section": [1, 1, 0]});

@@ -6,7 +6,7 @@ use crate::model::config::{LayerConfig, ModelConfig};
 use serde_json::{Value, json};
 
 /// The names of activations in files, each with our name. Of several names for one activation, the first is written.
-pub(in crate::hugging_face) const ACTIVATIONS: [(&str, &str); 10] = [
+pub(in crate::hugging_face) const ACTIVATIONS: [(&str, &str); 12] = [
     ("silu", "silu"),
     ("gelu_new", "gelu_new"),
     ("swish", "silu"),
@@ -17,6 +17,8 @@ pub(in crate::hugging_face) const ACTIVATIONS: [(&str, &str); 10] = [
     ("gelu_fast", "gelu_new"),
     ("gelu_accurate", "gelu_new"),
     ("geglu", "geglu"),
+    ("relu", "relu"),
+    ("relu2", "relu2"),
 ];
 /// The keys that say which layers have windows, and the keys that say which layers have experts.
 const LAYERS: &str = "sliding_window use_sliding_window max_window_layers layer_types mlp_only_layers decoder_sparse_step \
@@ -236,6 +238,12 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
         let placement = reading.is_on("use_post_norm").then_some("both");
         insert("norm_placement", "use_post_norm", placement.into());
     }
+    // GPT-NeoX and StableLM: a switch. StableLM's feed-forward network then reads the norm of attention.
+    if reading.reads("use_parallel_residual") {
+        let word = if reading.reads("use_qkv_bias") { "one_norm" } else { "two_norms" };
+        let value = reading.is_on("use_parallel_residual").then_some(word);
+        insert("parallel_residual", "use_parallel_residual", value.into());
+    }
     // ChatGLM: a switch and a number.
     if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
         insert("n_kv_heads", "multi_query_attention", heads);
@@ -322,7 +330,8 @@ fn rotating_layers(reading: &Reading<'_>, layers: &Layers) -> Result<Vec<bool>, 
 /// or a sentence.
 fn layers_that_may_slide(reading: &Reading<'_>, layers: &Layers) -> Result<Vec<bool>, String> {
     let told = layers.told();
-    let has_window = reading.number("sliding_window").is_some();
+    // Only Command R of the second generation never rotates elsewhere.
+    let has_window = reading.number("sliding_window").is_some() || reading.class.name == "cohere2";
     if let Value::Array(listed) = reading.decided("layer_types").1 {
         let slides = listed.iter().take(told).map(|kind| !has_window || kind == SLIDING).collect();
         return layers.misfit("layer_types", &listed).map_or(Ok(slides), Err);

@@ -20,6 +20,10 @@
 //! | and stand before and after sublayers | `Gemma2ForCausalLM`, with QK-norm `Gemma3ForCausalLM` | the same, with a factor of the scores that is one over the root of a whole number, windows in any layers and a soft cap of the logits; of Gemma 2: a soft cap of the scores; of Gemma 3: a rotation of their own in layers with a window |
 //! | is dense, and its norms stand before and after sublayers | `HyperCLOVAXForCausalLM`, also with factors, and with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
+//! | is a GPT-NeoX | `GPTNeoXForCausalLM`, also with attention before the feed-forward network | biases in all of attention or in none, and in the feed-forward layers; two norms where the two stand beside each other, no window |
+//! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
+//! | is dense and has no gates | `ArceeForCausalLM`, with LayerNorm `Starcoder2ForCausalLM`, `Jais2ForCausalLM` with ReLU or its square, or `NemotronForCausalLM` where it multiplies by 1 + w | attention before the feed-forward network, no QK-norm; a window in StarCoder 2 alone, in all layers; a part of each head rotates in Nemotron alone; biases in all layers of StarCoder 2 or in none, in the others in all of attention or of the feed-forward layers |
+//! | is dense and has LayerNorm | `StableLmForCausalLM`, also with q/k/v biases, and with one norm that attention and feed-forward network read | no other biases, no window, no QK-norm, heads as wide together as the model |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | has queries that grow with their position | `Ministral3ForCausalLM` | no biases, no QK-norm, a window in all layers or in none |
 //! | has layers that do not rotate, and no QK-norm | `SmolLM3ForCausalLM`, also with biases in all of attention | always |
@@ -44,7 +48,8 @@ use super::{hugging_face_scaling, query_scalar};
 use crate::hugging_face::config_json::classes::{Class, named, of_type};
 use crate::hugging_face::config_json::{Windows, facts, type_of};
 use crate::model::config::{
-    Activation, Factors, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig, NormPlacement, QkNorm,
+    Activation, Factors, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig, Norm, NormPlacement,
+    ParallelResidual, QkNorm,
 };
 use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
@@ -54,6 +59,10 @@ use serde_json::Value;
 pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
     if model.family == Family::Glm && model.norm_placement == NormPlacement::Both {
         return named("glm4");
+    }
+    if model.family == Family::Cohere {
+        let has_windows = model.layer_kinds().any(|(layer, _)| layer.window().is_some());
+        return named(if has_windows { "cohere2" } else { "cohere" });
     }
     if model.family == Family::GraniteMoe {
         let has_shared = model.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some());
@@ -76,6 +85,13 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
         (.., Extent::None) if normalises_all_heads(model) => "olmo2",
         _ if normalises_all_heads(model) => "olmo3",
         _ if model.qk_norm && model.qk_norm_kind == QkNorm::RotatedHeads => "hunyuan_v1_dense",
+        _ if model.activation.gate().is_none() => match (model.norm, model.zero_centered_norms) {
+            (Norm::RmsNorm, _) => "arcee",
+            (Norm::LayerNorm, true) => "nemotron",
+            (Norm::LayerNorm, false) if model.activation.is_rectified() => "jais2",
+            (Norm::LayerNorm, false) => "starcoder2",
+        },
+        _ if model.norm == Norm::LayerNorm => "stablelm",
         _ if model.norm_placement == NormPlacement::After => "exaone4",
         _ if model.zero_centered_norms => match (model.norm_placement, model.qk_norm) {
             (NormPlacement::Both, true) => "gemma3_text",
@@ -117,6 +133,9 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let name = class.name.as_str();
     let is_latent = matches!(name, "deepseek_v2" | "deepseek_v3");
     let is_granite = matches!(name, "granite" | "granitemoe" | "granitemoeshared" | "hyperclovax");
+    let is_cohere = matches!(name, "cohere" | "cohere2");
+    let has_no_qk_norm =
+        matches!(name, "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "gpt_neox") || is_cohere;
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.intermediate_size != 4 * model.hidden_size;
@@ -134,15 +153,36 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             class.windows() == Windows::Always && windows == Extent::Some,
             "sliding window of some layers alone",
         ),
-        (!matches!(name, "smollm3" | "exaone4") && has_unrotated(model), "layers without rotation"),
-        (name == "exaone4" && !rotates_in_windows(model), "rotation but that of the layers with a window"),
+        (
+            !matches!(name, "smollm3" | "exaone4" | "cohere2") && has_unrotated(model),
+            "layers without rotation",
+        ),
+        (
+            matches!(name, "exaone4" | "cohere2") && !rotates_in_windows(model),
+            "rotation but that of the layers with a window",
+        ),
         (name == "exaone4" && !model.qk_norm, "attention without QK-norm"),
         // HyperCLOVA X has a switch for it.
         (name != "hyperclovax" && differs(class, "norm_placement", model), "norms in these places"),
         (model.qk_norm && differs(class, "qk_norm_kind", model), "QK-norm of this kind"),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
-        ((is_granite || matches!(name, "ministral3" | "gemma")) && model.qk_norm, "QK-norm"),
-        (!is_granite && !is_gemma && has_factors(model), "factors of activations"),
+        (
+            (is_granite || has_no_qk_norm || matches!(name, "ministral3" | "gemma")) && model.qk_norm,
+            "QK-norm",
+        ),
+        (!is_granite && !is_gemma && !is_cohere && has_factors(model), "factors of activations"),
+        (
+            is_cohere && Factors { logits_divisor: None, ..model.factors } != Factors::default(),
+            "factors of activations but that of the logits",
+        ),
+        (differs(class, "gated_linear_unit", model), "feed-forward networks of this kind"),
+        (differs(class, "normalization", model), "norms of this kind"),
+        (differs(class, "norm_has_bias", model), "LayerNorm of this kind"),
+        (has_other_residual(class, model), "feed-forward networks beside attention in this way"),
+        (
+            name == "gpt_neox" && !(model.gate_up_bias && model.down_bias),
+            "feed-forward layers without biases",
+        ),
         (
             is_gemma && !has_factors_of_gemma(name, model),
             "other factors than the root of hidden_size, of the embedding",
@@ -166,7 +206,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
         (name == "gpt_bigcode" && model.num_kv_heads != 1, "number of key and value heads but one"),
         (name == "bloom" && is_wide, "feed-forward network of this width"),
-        (!is_gemma && model.zero_centered_norms, "norms that multiply by 1 + w"),
+        (!is_gemma && name != "nemotron" && model.zero_centered_norms, "norms that multiply by 1 + w"),
         (name != "gemma2" && model.score_cap.is_some(), "soft cap of attention scores"),
         (!matches!(name, "gemma2" | "gemma3_text") && model.logit_cap.is_some(), "soft cap of logits"),
         (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
@@ -175,7 +215,11 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "biases of q, k and v alone",
         ),
         (matches!(name, "qwen2_moe" | "deepseek" | "mixtral") && model.qk_norm, "QK-norm"),
-        (matches!(name, "deepseek" | "helium" | "olmoe") && has_own_heads, "head_dim of its own"),
+        (
+            matches!(name, "deepseek" | "helium" | "olmoe" | "stablelm" | "cohere2" | "gpt_neox")
+                && has_own_heads,
+            "head_dim of its own",
+        ),
         (
             matches!(name, "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe")
                 && !model.qk_norm,
@@ -199,16 +243,18 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     let has_none = !matches!(class, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
     let all_of_mlp = model.gate_up_bias && model.down_bias;
     let [all_of_attention, all_of_mlp] = match class {
-        "llama" | "granite" | "hyperclovax" | "smollm3" => [model.qkv_bias, all_of_mlp],
+        "llama" | "granite" | "hyperclovax" | "smollm3" | "arcee" | "nemotron" | "jais2" | "gpt_neox" => {
+            [model.qkv_bias, all_of_mlp]
+        }
         "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" => [model.qkv_bias, false],
         "granitemoe" | "granitemoeshared" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
-        "qwen3" | "gemma" | "gemma2" | "gemma3_text" => [model.qkv_bias, false],
+        "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "cohere" | "cohere2" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
-        "ernie4_5" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
+        "ernie4_5" | "starcoder2" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
         _ => [false, false],
     };
-    let of_all_or_none = class == "ernie4_5" && !all_of_mlp;
+    let of_all_or_none = matches!(class, "ernie4_5" | "starcoder2") && !all_of_mlp;
     let all_or_none = [
         "granite",
         "granitemoe",
@@ -223,6 +269,12 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "olmoe",
         "hunyuan_v1_dense",
         "hunyuan_v1_moe",
+        "arcee",
+        "nemotron",
+        "jais2",
+        "cohere",
+        "cohere2",
+        "gpt_neox",
     ];
     let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
     let has_no_qkv =
@@ -273,9 +325,22 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
 
 /// Whether `class`, which always computes the same of `fact`, computes something else than `model`.
 fn differs(class: &Class, fact: &str, model: &ModelConfig) -> bool {
-    let word = |value: &Value| value.as_str().map(|word| word.trim_start_matches('=').to_string());
-    let ours = facts(model).get(fact).and_then(word);
+    let word = |value: &Value| match value.as_str() {
+        Some(word) => word.trim_start_matches('=').into(),
+        None => value.clone(),
+    };
+    let ours = facts(model).get(fact).map(word).unwrap_or_default();
     class.facts.get(fact).is_some_and(|theirs| word(theirs) != ours)
+}
+
+/// Whether `class` puts attention and feed-forward network beside each other otherwise than `model`. Two classes have a
+/// switch for it.
+fn has_other_residual(class: &Class, model: &ModelConfig) -> bool {
+    match class.name.as_str() {
+        "stablelm" => model.parallel_residual == Some(ParallelResidual::TwoNorms),
+        "gpt_neox" => model.parallel_residual == Some(ParallelResidual::OneNorm),
+        _ => differs(class, "parallel_residual", model),
+    }
 }
 
 /// Whether the layers that rotate are those with a window, or all if none has one.

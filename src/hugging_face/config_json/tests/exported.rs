@@ -7,8 +7,8 @@ pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
     Activation, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention, Llama3,
-    MixtureConfig, ModelConfig, NormPlacement, Positions, QkNorm, QueryScaling, RopeScaling, RouterConfig,
-    Score, SharedExpert, Sizes, Yarn,
+    MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions, QkNorm, QueryScaling,
+    RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
 };
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
@@ -110,6 +110,41 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         layer.rope_scaling = if layer.sliding_window.is_some() { RopeScaling::None } else { linear };
     }));
     models.push(ModelConfig { activation: gelu_gate, ..llama() });
+    let ungated = |kind, model| ModelConfig { activation: Activation::Gelu(kind), ..model };
+    let layer_norm = |model| ModelConfig { norm: Norm::LayerNorm, ..model };
+    let centred = |model| ModelConfig { zero_centered_norms: true, ..layer_norm(model) };
+    models.extend([ungated(Gelu::ReluSquared, llama()), ungated(Gelu::Relu, all_biases(llama()))]);
+    models.extend([
+        ungated(Gelu::ReluSquared, centred(llama())),
+        ungated(Gelu::Exact, centred(partial(llama()))),
+        ungated(Gelu::Tanh, layer_norm(all_biases(window(llama())))),
+        ungated(Gelu::Tanh, layer_norm(attention(true, true, false))),
+        ungated(Gelu::ReluSquared, layer_norm(all_biases(llama()))),
+    ]);
+    let beside = |residual, model| ModelConfig { parallel_residual: Some(residual), ..model };
+    let (one, two) = (ParallelResidual::OneNorm, ParallelResidual::TwoNorms);
+    models.extend([layer_norm(partial(llama())), layer_norm(attention(true, false, false))]);
+    models.extend([beside(one, layer_norm(llama())), beside(two, layer_norm(llama())), beside(two, llama())]);
+    let cohere = ModelConfig { family: Family::Cohere, norm_bias: false, ..in_pairs(layer_norm(llama())) };
+    let divided = Factors { logits_divisor: Some(16.0), ..Factors::default() };
+    models.push(ModelConfig { factors: divided, ..beside(one, cohere.clone()) });
+    let in_windows = |model: ModelConfig| {
+        some_windows(model).with_layers(|layer| layer.rotates = layer.sliding_window.is_some())
+    };
+    models.extend([beside(one, in_windows(cohere.clone())), beside(one, some_windows(cohere.clone()))]);
+    models.extend([beside(one, cohere.clone()), cohere]);
+    let neox = ModelConfig {
+        family: Family::GptNeoX,
+        num_kv_heads: 4,
+        ..ungated(Gelu::Exact, layer_norm(all_biases(llama())))
+    };
+    let without = ModelConfig { qkv_bias: false, output_bias: false, ..neox.clone() };
+    models.extend([
+        beside(two, partial(neox.clone())),
+        beside(one, neox.clone()),
+        scaled(neox, linear),
+        without,
+    ]);
     models.push(some_windows(ModelConfig { gate_up_bias: true, down_bias: true, ..llama() }));
     models.push(ModelConfig { output_bias: true, down_bias: true, ..llama() }); // TeleChat
     let yarn = Yarn {

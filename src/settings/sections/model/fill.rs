@@ -54,7 +54,7 @@ fn fill_config(model: &mut Model) {
     config.norm_placement = model.norm_placement.unwrap_or_default();
     config.parallel_residual = model.parallel_residual;
     config.norm = model.normalization.unwrap_or(config.norm);
-    config.norm_bias = model.norm_has_bias != Some(false);
+    config.norm_bias = model.norm_has_bias.unwrap_or(config.norm_bias);
     config.zero_centered_norms = model.layernorm_zero_centered_gamma == Some(true);
     let (rope_scaling, query_scaling) =
         (model.rope_scaling.config(config.max_positions), model.rope_scaling.query_scaling());
@@ -106,7 +106,7 @@ fn head_dim_of(config: &ModelConfig, reader: &Reader<'_>) -> Option<usize> {
 }
 
 fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
-    let is_layer_norm = model.normalization == Some(Norm::LayerNorm);
+    let is_layer_norm = model.normalization.unwrap_or(model.config.norm) == Norm::LayerNorm;
     let stands_before = model.norm_placement.is_none_or(|placement| placement == NormPlacement::Before);
     let message = "not built yet as LayerNorm; remove it, or write `normalization: RMSNorm`";
     reader.require(&["norm_placement", "normalization"], !is_layer_norm || stands_before, message);

@@ -249,8 +249,8 @@ impl Words for Activation {
 
 /// `hidden_act`, which must suit the type.
 fn activation(reader: &Reader<'_>, key: &'static str) -> Option<Activation> {
-    let has_gate =
-        reader.kind_is(LLAMA) && reader.node("gated_linear_unit").and_then(bool::from_node) != Some(false);
+    let written = reader.node("gated_linear_unit").and_then(bool::from_node);
+    let has_gate = written.unwrap_or(defaults(Some(reader)).activation.gate().is_some());
     let node = reader.node(key)?;
     let activation = Activation::from_node(node).map(|activation| match activation {
         Activation::Gelu(kind) if has_gate && !kind.is_rectified() => Activation::Gated(Gate::Gelu(kind)),

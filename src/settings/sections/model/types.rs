@@ -43,7 +43,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 19] = [
+const TYPES: [TypeEntry; 21] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -196,6 +196,33 @@ const TYPES: [TypeEntry; 19] = [
         fits: fits_granite_moe,
         ..PLAIN
     },
+    TypeEntry {
+        word: "GPTNeoXConfig",
+        about: "GPT-NeoX and Pythia: a Llama with LayerNorm, GELU without a gate, a bias in every linear layer but the head, \
+                and files that hold q, k and v of each head side by side.",
+        defaults: |config| {
+            (config.norm, config.activation) = (Norm::LayerNorm, Activation::Gelu(Gelu::Exact));
+            (config.qkv_bias, config.output_bias) = (true, true);
+            (config.gate_up_bias, config.down_bias) = (true, true);
+        },
+        check: |model, reader| check_rotation(model, reader, false),
+        family: Family::GptNeoX,
+        fits: fits_gpt_neox,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "CohereConfig",
+        about: "Command R: a Llama whose norms are LayerNorms without a bias, and whose heads rotate in interleaved pairs, in \
+                its files too.",
+        defaults: |config| {
+            (config.norm, config.norm_bias) = (Norm::LayerNorm, false);
+            config.layer.rotary_interleaved = true;
+        },
+        check: |model, reader| check_rotation(model, reader, true),
+        family: Family::Cohere,
+        fits: |model| is_dense(model) && model.activation.gate().is_some(),
+        ..PLAIN
+    },
 ];
 
 /// Added by Baichuan 2 to the squared length of a row of the head.
@@ -339,8 +366,17 @@ fn check_rotation(model: &mut Model, reader: &Reader<'_>, in_pairs: bool) {
 
 /// No published model of the types with names of their own has experts or other further tensors.
 fn has_plain_tensors(model: &ModelConfig) -> bool {
-    let is_dense = model.mixture.is_none() && model.multi_token.is_none();
-    is_dense && !model.qk_norm && model.activation.gate().is_some() && model.norm == Norm::RmsNorm
+    is_dense(model) && model.activation.gate().is_some() && model.norm == Norm::RmsNorm
+}
+
+fn is_dense(model: &ModelConfig) -> bool {
+    model.mixture.is_none() && model.multi_token.is_none() && !model.qk_norm
+}
+
+/// Files have all heads of q, k and v: as many of each.
+fn fits_gpt_neox(model: &ModelConfig) -> bool {
+    let is_without_gate = model.activation.gate().is_none() && model.norm_placement == NormPlacement::Before;
+    is_dense(model) && is_without_gate && model.num_kv_heads == model.num_heads
 }
 
 /// Nor, except for GLM, other norms.
