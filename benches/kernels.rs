@@ -16,6 +16,9 @@ use gristmill::element::Element::{Bf16, F16, F32, Int8, Nf4, U32};
 use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use gristmill::ops::causal_conv::CausalConv;
 use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
+use gristmill::ops::gated_delta_rule::{
+    CHUNK, DeltaInputs, GatedDeltaRule, gated_delta_rule, gated_delta_rule_backward, gated_delta_rule_step,
+};
 use gristmill::ops::gelu::{self, Gelu};
 use gristmill::ops::grad_norm::{StepRules, StepTensors, grad_norm};
 use gristmill::ops::heads::HeadLayout;
@@ -369,6 +372,54 @@ fn attentions(c: &mut Criterion) {
     }
 }
 
+/// The gated delta rule of one sequence beside attention of as many tokens and heads, which it replaces.
+fn delta_rules(c: &mut Criterion) {
+    let gpu = gpu();
+    let inputs = |row: &mut Job, tokens| {
+        let (qk, v) = (row.tensor(tokens, 2 * D, F32), row.tensor(tokens, D, F32));
+        DeltaInputs { qk, v, gates: row.tensor(tokens, 8, F32) }
+    };
+    let shape = |tokens| GatedDeltaRule {
+        tokens,
+        heads: 4,
+        key_heads: 4,
+        key_dim: 32,
+        value_dim: 32,
+        scale: 0.18,
+        documents: None,
+    };
+    for tokens in [512, 2048, 8192] {
+        // Multiply-adds of all tokens with states, and with the tokens of their chunks.
+        let (state, chunk) = (f64::from(tokens) * 4.0 * 32.0 * 32.0, f64::from(tokens * CHUNK) * 4.0 * 32.0);
+        row(c, &gpu, &format!("gated_delta_rule T={tokens}"), |row| {
+            let (inputs, out) = (inputs(row, tokens), row.tensor(tokens, D, F32));
+            gated_delta_rule(&mut row.rec, &inputs, out, None, &shape(tokens));
+            Work::Flops(2.0 * (3.0 * state + 4.0 * chunk))
+        });
+        row(c, &gpu, &format!("gated_delta_rule backward T={tokens}"), |row| {
+            let (given, dout) = (inputs(row, tokens), row.tensor(tokens, D, F32));
+            let gradients = inputs(row, tokens);
+            gated_delta_rule_backward(&mut row.rec, &given, dout, &gradients, &shape(tokens));
+            Work::Flops(2.0 * (8.0 * state + 11.0 * chunk))
+        });
+        let (attended, product) = causal(tokens, None);
+        row(c, &gpu, &format!("attention beside gated_delta_rule T={tokens}"), |row| {
+            let (qkv, y, lse) = (
+                row.tensor(tokens, LAYOUT.cols(), F32),
+                row.tensor(tokens, D, F32),
+                row.tensor(tokens, 4, F32),
+            );
+            attention(&mut row.rec, &AttentionTensors::new(qkv, y, lse), &attended);
+            Work::Flops(2.0 * product * f64::from(tokens) / N as f64)
+        });
+    }
+    row(c, &gpu, "gated_delta_rule step B=8", |row| {
+        let (inputs, state, out) = (inputs(row, 8), row.tensor(8 * 4 * 32, 32, F32), row.tensor(8, D, F32));
+        gated_delta_rule_step(&mut row.rec, &inputs, state, out, &shape(1));
+        Work::Bytes(8.0 * 8.0 * 4.0 * 32.0 * 32.0)
+    });
+}
+
 /// Fused kernels beside compositions of unfused ones, all with bounds checks.
 fn compositions(c: &mut Criterion) {
     let gpu = unfused::gpu(tier());
@@ -493,6 +544,7 @@ criterion_group!(
     mixture::grouped,
     elementwise,
     attentions,
+    delta_rules,
     compositions,
     decoding,
     mixture::permutations,

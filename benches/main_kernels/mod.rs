@@ -4,20 +4,24 @@ use gristmill::element::Element::{F32, U32};
 use gristmill::kernels::{Capabilities, Kernel};
 use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
 use gristmill::ops::decode::{Decode, DecodeTensors, decode};
+use gristmill::ops::gated_delta_rule::{
+    DeltaInputs, GatedDeltaRule, gate_cols, gated_delta_rule, gated_delta_rule_backward,
+    gated_delta_rule_step,
+};
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::matmul::{Epilogue, Layout, Problem, plan};
 use gristmill::ops::work_list::WorkList;
-use gristmill::record::Recorder;
+use gristmill::record::{Dispatch, Recorder};
 
 /// Tokens, rows, columns and sums large enough for the large tiles.
 const LARGE: u32 = 2048;
 
 /// The kernels, with a name for each.
 pub fn main_kernels() -> Vec<(String, Kernel)> {
-    [attentions(64), attentions(128), products(), grouped_products()].concat()
+    [attentions(64), attentions(128), delta_rule(), products(), grouped_products()].concat()
 }
 
 /// Causal attention, its backward, and decoding.
@@ -47,6 +51,39 @@ fn attentions(head_dim: u32) -> Vec<(String, Kernel)> {
     decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
     let kernels = rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel);
     kernels.map(|kernel| (format!("{} D={head_dim}", kernel.entry), kernel)).collect()
+}
+
+/// The gated delta rule at the sizes of Qwen3.5, its backward, and a step of decoding.
+fn delta_rule() -> Vec<(String, Kernel)> {
+    const HEADS: u32 = 4;
+    const HEAD: u32 = 128;
+    let mut rec = Recorder::new("gated delta rule", Capabilities::portable());
+    let mut inputs = |rows| {
+        let [qk, v] = [HEADS * HEAD; 2].map(|cols| rec.tensor("x", rows, cols, F32));
+        DeltaInputs { qk, v, gates: rec.tensor("gates", rows, gate_cols(HEADS), F32) }
+    };
+    let [given, gradients, one] = [LARGE, LARGE, 1].map(&mut inputs);
+    let [out, newest] = [LARGE, 1].map(|rows| rec.tensor("out", rows, HEADS * HEAD, F32));
+    let state = rec.tensor("state", HEADS * HEAD, HEAD, F32);
+    let shape = GatedDeltaRule {
+        tokens: LARGE,
+        heads: HEADS,
+        key_heads: HEADS / 2,
+        key_dim: HEAD,
+        value_dim: HEAD,
+        scale: 0.09,
+        documents: None,
+    };
+    gated_delta_rule(&mut rec, &given, out, None, &shape);
+    gated_delta_rule_backward(&mut rec, &given, out, &gradients, &shape);
+    gated_delta_rule_step(&mut rec, &one, state, newest, &shape);
+    let mut kernels: Vec<(String, Kernel)> = Vec::new();
+    for Dispatch { kernel, .. } in rec.finish().dispatches {
+        if kernels.iter().all(|(_, known)| *known != kernel) {
+            kernels.push((kernel.entry.to_string(), kernel));
+        }
+    }
+    kernels
 }
 
 /// The three products, with the tile of large results and that of small ones.

@@ -5,9 +5,10 @@
 
 use crate::lab::{Barrier, Coverage, covering};
 use crate::{
-    attention, balance, causal_conv, decode, draw, dropout, elementwise, fingerprint, grad_norm, grouped,
-    hot_copies, latent_heads, linear_cross_entropy, loss_scale, matmul, matrices, max_logit, muon,
-    norms_and_sums, optimizers, permute, placement, route, row_gate, spread, squares,
+    attention, balance, causal_conv, decode, delta_gates, draw, dropout, elementwise, fingerprint,
+    gated_delta_rule, grad_norm, grouped, hot_copies, latent_heads, linear_cross_entropy, loss_scale, matmul,
+    matrices, max_logit, muon, norms_and_sums, optimizers, permute, placement, route, row_gate, spread,
+    squares,
 };
 use gristmill::kernels::Sources;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,10 @@ const SOME_OF_EVERY_FAMILY: &[(fn(), usize)] = &[
     (elementwise::zeros_are_where_the_tensor_is, 9),
     (row_gate::row_gates_and_their_backward, 9),
     (causal_conv::causal_conv_and_its_backward, 15),
+    (delta_gates::gates_and_their_backward, 6),
+    (delta_gates::unit_heads_and_their_backward, 2),
+    (gated_delta_rule::gated_delta_rule_and_its_backward, 2),
+    (gated_delta_rule::decoding_continues_a_prompt, 2),
     (squares::norms_of_every_storage_type, 9),
     (max_logit::the_largest_of_each_column_over_all_launches, 9),
     (grad_norm::sizes_that_are_summed_apart, 9),

@@ -5,7 +5,8 @@
 
 use crate::configuration::plan;
 use crate::variants::{
-    convolutions, grouped_products, of_several_ranks, other_layer_norms, permutations, products_of_few_rows,
+    convolutions, delta_rules, grouped_products, of_several_ranks, other_layer_norms, permutations,
+    products_of_few_rows,
     products_through_gelu, products_through_swiglu, quantised_products, routers, scaled_launches,
 };
 use crate::{finite, uniformity, writers};
@@ -382,6 +383,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
                 .chain(convolutions(capabilities))
+                .chain(delta_rules(capabilities))
         })
         .flat_map(|dispatch| {
             conversions(dispatch.kernel.clone()).map(move |kernel| Dispatch { kernel, ..dispatch.clone() })

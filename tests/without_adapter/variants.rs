@@ -6,8 +6,14 @@ use gristmill::ops::attention::DocumentBounds;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::causal_conv::{self, CausalConv};
 use gristmill::ops::column_sum::{column_sum, grouped_column_sum};
+use gristmill::ops::delta_gates::{
+    GateInputs, delta_gates, delta_gates_backward, delta_gates_backward_weight,
+};
 use gristmill::ops::embedding::{embedding, embedding_backward};
 use gristmill::ops::fingerprint::fingerprint;
+use gristmill::ops::gated_delta_rule::{
+    DeltaInputs, GatedDeltaRule, gated_delta_rule, gated_delta_rule_backward, gated_delta_rule_step,
+};
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::grouped_matmul::{
@@ -28,6 +34,7 @@ use gristmill::ops::spread::local_offsets;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::swiglu::{Gate, gate_up_cols, swiglu, swiglu_backward};
 use gristmill::ops::tally::{self, tally_columns};
+use gristmill::ops::unit_heads::{unit_heads, unit_heads_backward};
 use gristmill::ops::work_list::WorkList;
 use gristmill::ops::zero::zero;
 use gristmill::ranks::Group;
@@ -91,6 +98,45 @@ pub fn convolutions(capabilities: Capabilities) -> Vec<Dispatch> {
             causal_conv::causal_conv_backward(&mut rec, w, y, dx, has_silu, &conv);
             causal_conv::causal_conv_backward_weight(&mut rec, x, w, y, dw, &conv);
         }
+    }
+    rec.finish().dispatches
+}
+
+/// The gated delta rule, its backward pass and its step.
+pub fn delta_rules(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("delta rules", capabilities);
+    let starts = rec.tensor("integers", 1, 6, U32);
+    for element in [F32, Element::F16, Element::Bf16] {
+        let [qk, dqk, v, dv, out] = [16, 16, 24, 24, 24].map(|cols| rec.tensor("x", 6, cols, element));
+        let [gates, dgates] = [0; 2].map(|_| rec.tensor("gates", 6, 8, F32));
+        let inputs = DeltaInputs { qk, v, gates };
+        let gradients = DeltaInputs { qk: dqk, v: dv, gates: dgates };
+        let [of_sequences, of_tokens] = [2, 6].map(|count| rec.tensor("states", count * 16, 12, F32));
+        for (documents, state) in
+            [(None, Some(of_sequences)), (Some(DocumentBounds { starts, ends: starts }), None)]
+        {
+            let shape = GatedDeltaRule {
+                tokens: 3,
+                heads: 2,
+                key_heads: 1,
+                key_dim: 8,
+                value_dim: 12,
+                scale: 1.0,
+                documents,
+            };
+            gated_delta_rule(&mut rec, &inputs, out, state, &shape);
+            gated_delta_rule_backward(&mut rec, &inputs, out, &gradients, &shape);
+            gated_delta_rule_step(&mut rec, &inputs, of_tokens, out, &shape);
+        }
+        let (x, dx) = (rec.tensor("x", 6, 8, element), rec.tensor("x", 6, 8, element));
+        let [a_log, bias] = [0; 2].map(|_| rec.tensor("vector", 1, 2, element));
+        let [da_log, dbias] = [0; 2].map(|_| Some(rec.tensor("vector", 1, 2, F32)));
+        let inputs = GateInputs { x, a_log, bias };
+        delta_gates(&mut rec, &inputs, gates);
+        delta_gates_backward(&mut rec, &inputs, dgates, dx);
+        delta_gates_backward_weight(&mut rec, &inputs, dgates, [da_log, dbias]);
+        unit_heads(&mut rec, qk, dqk, 8, 1e-6);
+        unit_heads_backward(&mut rec, qk, qk, dqk, 8, 1e-6);
     }
     rec.finish().dispatches
 }

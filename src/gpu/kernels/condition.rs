@@ -60,6 +60,8 @@ conditions! {
     F32 = "f32",
     /// GELU by the logistic function.
     Fast = "fast",
+    /// A pass over tokens also writes the state after the last one.
+    FinalState = "final_state",
     /// A product's result is the activated gate times up.
     Gated = "gated",
     /// A product also writes GELU of its result.

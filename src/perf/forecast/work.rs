@@ -3,6 +3,7 @@
 use crate::kernels::Condition;
 use crate::model::config::ModelConfig;
 use crate::model::count;
+use crate::ops::gated_delta_rule::CHUNK;
 use crate::record::{Dispatch, Recording};
 use crate::train::hot_copies::HotCopies;
 use crate::train::recordings::Recordings;
@@ -15,8 +16,8 @@ pub(super) fn shares(recordings: &Recordings) -> Vec<Vec<f64>> {
     flops.into_iter().map(|chunk| chunk.into_iter().map(|one| one / all).collect()).collect()
 }
 
-/// Floating-point operations of each launch of one of the `recordings`: those of matrix products and of attention; the
-/// others are negligible. Products of experts count the rows that there are if all experts are chosen equally often,
+/// Floating-point operations of each launch of one of the `recordings`: those of matrix products, of attention and of the
+/// gated delta rule; the others are negligible. Products of experts count the rows that there are if all experts are chosen equally often,
 /// not the rows that there is room for; products of copies of hot experts count all their rows.
 pub fn launch_flops(recordings: &Recordings, recording: &Recording) -> Vec<f64> {
     let tokens = recordings.tensors.batch.tokens.cols;
@@ -29,6 +30,7 @@ pub fn launch_flops(recordings: &Recordings, recording: &Recording) -> Vec<f64> 
     let hot = recordings.hot_copies.as_ref().map_or(1, HotCopies::count);
     let flops = |launch: &Dispatch| match launch.kernel.entry {
         "matmul" => product(launch, rows, [local, hot]),
+        entry if entry.starts_with("gated_delta_rule") => delta_rule(launch),
         _ => attention(&recordings.model, launch) * f64::from(tokens),
     };
     recording.dispatches.iter().map(flops).collect()
@@ -67,4 +69,25 @@ fn attention(model: &ModelConfig, launch: &Dispatch) -> f64 {
     };
     let window = launch.param("window").filter(|window| *window > 0);
     products / 2.0 * count::attention_flops_per_token(model, window.map(|window| window as usize))
+}
+
+/// Operations of a kernel of the gated delta rule: for each token and head products with a state (K, V), and with the
+/// tokens of its chunk.
+fn delta_rule(launch: &Dispatch) -> f64 {
+    let size = |name| f64::from(launch.param(name).unwrap_or(0));
+    let [k, v, chunk] = [4.0 * size("d4"), 4.0 * size("v4"), f64::from(CHUNK)];
+    let state = k * v;
+    let multiply_adds = match launch.kernel.entry {
+        "gated_delta_rule_prepare" => 2.0 * chunk * k,
+        "gated_delta_rule_states" => 2.0 * state + chunk * v,
+        "gated_delta_rule_outputs" => state + chunk * v,
+        "gated_delta_rule_states_backward" => 3.0 * state + 2.0 * chunk * v,
+        "gated_delta_rule_pairs" => 2.0 * chunk * v,
+        "gated_delta_rule_gradients" => 3.0 * state + 4.0 * chunk * k,
+        "gated_delta_rule_written" => 2.0 * state,
+        "gated_delta_rule_walk" | "gated_delta_rule_walk_backward" | "gated_delta_rule_step" => 3.0 * state,
+        _ => 0.0,
+    };
+    let tokens = size("rows").max(size("sequences"));
+    2.0 * tokens * size("heads") * multiply_adds
 }
