@@ -13,6 +13,7 @@ mod experts;
 mod head;
 mod latent_heads;
 mod linear;
+mod linear_attention;
 mod low_rank;
 mod ops;
 mod parameter;

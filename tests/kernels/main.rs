@@ -28,6 +28,7 @@ mod hot_copies;
 mod lanes;
 mod largest;
 mod latent_heads;
+mod linear_attention;
 mod linear_cross_entropy;
 mod loss_scale;
 mod masks;

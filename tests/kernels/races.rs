@@ -6,9 +6,9 @@
 use crate::lab::{Barrier, Coverage, covering};
 use crate::{
     attention, balance, causal_conv, decode, delta_gates, draw, dropout, elementwise, fingerprint,
-    gated_delta_rule, grad_norm, grouped, hot_copies, latent_heads, linear_cross_entropy, loss_scale, matmul,
-    matrices, max_logit, muon, norms_and_sums, optimizers, permute, placement, route, row_gate, spread,
-    squares,
+    gated_delta_rule, grad_norm, grouped, hot_copies, latent_heads, linear_attention, linear_cross_entropy,
+    loss_scale, matmul, matrices, max_logit, muon, norms_and_sums, optimizers, permute, placement, route,
+    row_gate, spread, squares,
 };
 use gristmill::kernels::Sources;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +33,7 @@ const SOME_OF_EVERY_FAMILY: &[(fn(), usize)] = &[
     (causal_conv::causal_conv_and_its_backward, 15),
     (delta_gates::gates_and_their_backward, 6),
     (delta_gates::unit_heads_and_their_backward, 2),
+    (linear_attention::gates_after_attention_and_their_backward, 6),
     (gated_delta_rule::gated_delta_rule_and_its_backward, 2),
     (gated_delta_rule::decoding_continues_a_prompt, 2),
     (squares::norms_of_every_storage_type, 9),

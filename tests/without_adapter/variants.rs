@@ -14,6 +14,7 @@ use gristmill::ops::fingerprint::fingerprint;
 use gristmill::ops::gated_delta_rule::{
     DeltaInputs, GatedDeltaRule, gated_delta_rule, gated_delta_rule_backward, gated_delta_rule_step,
 };
+use gristmill::ops::gated_norm::{GatedNorm, gated_norm, gated_norm_backward, gated_norm_backward_weight};
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::grouped_matmul::{
@@ -30,6 +31,7 @@ use gristmill::ops::route::{
     ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
 use gristmill::ops::row_gate;
+use gristmill::ops::sigmoid_gate::{sigmoid_gate, sigmoid_gate_backward};
 use gristmill::ops::spread::local_offsets;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::swiglu::{Gate, gate_up_cols, swiglu, swiglu_backward};
@@ -135,6 +137,16 @@ pub fn delta_rules(capabilities: Capabilities) -> Vec<Dispatch> {
         delta_gates(&mut rec, &inputs, gates);
         delta_gates_backward(&mut rec, &inputs, dgates, dx);
         delta_gates_backward_weight(&mut rec, &inputs, dgates, [da_log, dbias]);
+        let (w, dw) = (rec.tensor("vector", 1, 12, element), rec.tensor("vector", 1, 12, F32));
+        let norm = GatedNorm { x: v, z: out, w, epsilon: 1e-6 };
+        gated_norm(&mut rec, &norm, dv);
+        gated_norm_backward_weight(&mut rec, &norm, dv, dw);
+        sigmoid_gate(&mut rec, v, out, dv);
+        let [dx, dz] = [0; 2].map(|_| rec.tensor("gradient", 6, 24, element));
+        for accumulate in [false, true] {
+            gated_norm_backward(&mut rec, &norm, dv, dx, (dz, accumulate));
+            sigmoid_gate_backward(&mut rec, [v, out], dv, dx, (dz, accumulate));
+        }
         unit_heads(&mut rec, qk, dqk, 8, 1e-6);
         unit_heads_backward(&mut rec, qk, qk, dqk, 8, 1e-6);
     }
