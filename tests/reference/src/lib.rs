@@ -34,6 +34,7 @@ pub mod largest_scores;
 pub mod latent_attention;
 pub mod latent_heads;
 pub mod layer_norm;
+pub mod linear_attention;
 pub mod linear_cross_entropy;
 pub mod loss_scale;
 pub mod low_rank;
