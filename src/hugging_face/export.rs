@@ -8,7 +8,9 @@ mod architecture;
 
 use super::config_json::classes::{self, Class, FULL, SLIDING};
 use super::config_json::{ACTIVATIONS, Windows, facts};
-use crate::model::config::{Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig};
+use crate::model::config::{
+    Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig, Values,
+};
 use crate::ops::rope_scaling::{Llama3, QueryScaling, RopeScaling, Yarn};
 use architecture::nearest;
 use serde_json::{Map, Value, json};
@@ -184,6 +186,17 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             own.insert("query_pre_attn_scalar".into(), (query_scalar(model).round() as u64).into());
             own.into()
         }
+        "gemma4_text" => {
+            let full = layers.iter().copied().find(|layer| layer.window().is_none()).unwrap_or(layer);
+            let mut own = keys_of_class(name, model);
+            own.extend(entries(json!({
+                "sliding_window": window.unwrap_or(model.max_positions),
+                "global_head_dim": full.head_dim,
+                "num_global_key_value_heads": full.num_kv_heads,
+                "attention_k_eq_v": full.values == Values::OfKeys,
+            })));
+            own.into()
+        }
         // The default length is that of the first Phi-3.
         "phi3" => json!({ "pad_token_id": null, "original_max_position_embeddings": model.max_positions }),
         "ernie4_5" => json!({ "use_bias": model.qkv_bias }),
@@ -197,7 +210,11 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
     // Unlike a rule of the class, a list holds of any layers.
     let needs_list = matches!(
         class.windows(),
-        Windows::Unrotated | Windows::Pattern | Windows::OneOfTwo | Windows::FirstThreeOfFour
+        Windows::Unrotated
+            | Windows::Pattern
+            | Windows::OneOfTwo
+            | Windows::FirstThreeOfFour
+            | Windows::FiveOfSix
     );
     if window.is_some() && windows.contains(&None) || needs_list {
         config.insert("layer_types".into(), types);
@@ -245,7 +262,7 @@ fn own_keys(name: &str, model: &ModelConfig) -> Value {
 
 /// The square of the reciprocal of the scores' factor, which Gemma 2 and 3 have as a whole number.
 fn query_scalar(model: &ModelConfig) -> f64 {
-    f64::from(model.softmax_scale()).powi(-2)
+    f64::from(model.softmax_scale(&model.layer)).powi(-2)
 }
 
 /// The scaling of the rotation that `config` has, or the type that is none.
@@ -320,7 +337,7 @@ fn mixture_keys(model: &ModelConfig, mixture: &MixtureConfig) -> Map<String, Val
 
 /// The share of a head that rotates, such that its product with `head_dim`, rounded down, is `rotary_dim`.
 fn rotary_factor(model: &ModelConfig) -> f64 {
-    let (dim, whole) = (model.layer.rotary_dim as f64, model.head_dim as f64);
+    let (dim, whole) = (model.layer.rotary_dim as f64, model.layer.head_dim as f64);
     let share = dim / whole;
     if share * whole < dim { share.next_up() } else { share }
 }
@@ -362,6 +379,9 @@ fn scaling_entry(scaling: &RopeScaling) -> Value {
             "low_freq_factor": low_freq_factor,
             "high_freq_factor": high_freq_factor,
         }),
+        RopeScaling::Proportional { share } => {
+            json!({ "rope_type": "proportional", "partial_rotary_factor": share })
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
-use crate::model::config::ModelConfig;
+use crate::model::config::{LayerConfig, ModelConfig};
 use crate::model::parameters::Gpt;
 use crate::model::{BatchTensors, ForwardContext, Mode, ModelBuffers, widest_expert_tensor};
 use crate::ops::draw::{DRAWS, DrawTensors, SamplingState, draw};
@@ -79,18 +79,23 @@ impl GenerateRecordings {
     /// Bytes of the largest tensor of the recordings, which must not exceed the binding limit; `longest` is the longest
     /// pass.
     pub fn largest_tensor(config: &ModelConfig, sequences: u32, longest: u32) -> u64 {
-        let heads = config.head_layout();
         let halves = if config.activation.gate().is_some() { 2 } else { 1 };
-        let inner = halves * config.intermediate_size.next_multiple_of(4);
         let latent = config.latent.map_or(0, |latent| latent.down_cols(config.num_heads));
-        let widest = heads.cols().max(latent as u32).max(config.hidden_size as u32).max(inner as u32);
+        let of_layer = |layer: &LayerConfig| {
+            let inner = halves * layer.intermediate_size.next_multiple_of(4);
+            config.head_layout(layer).cols().max(inner as u32)
+        };
+        let widest = config.layer_kinds().map(|(layer, _)| of_layer(layer)).max().unwrap_or(0);
+        let widest = widest.max(latent as u32).max(config.hidden_size as u32);
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
         let [tokens, cached] =
             [u64::from(longest), config.seq_length as u64].map(|of| u64::from(sequences) * of);
         let experts = widest_expert_tensor(config, u32::try_from(tokens).unwrap_or(u32::MAX), true);
         let element = config.compute.bytes();
         let experts = experts.map_or(0, |[rows, cols]| element * rows * cols);
-        let cache = (element * cached).saturating_mul(u64::from(config.decode(0).cache_cols()));
+        let cache_cols =
+            (0..config.num_layers).map(|layer| u64::from(config.decode(layer).cache_cols())).max();
+        let cache = (element * cached).saturating_mul(cache_cols.unwrap_or(0));
         logits.max((element * tokens).saturating_mul(u64::from(widest))).max(experts).max(cache)
     }
 

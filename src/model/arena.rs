@@ -7,7 +7,7 @@
 //! bf16.
 
 use super::config::ModelConfig;
-use super::parameters::{Gpt, Role, Spec, UpdateRule};
+use super::parameters::{Gpt, Spec, UpdateRule};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::kernels::Limits;
@@ -310,7 +310,7 @@ impl Part {
     /// The range in the segment of those rows in `lines` that this part has; `lines` are rows of the parameter, or
     /// columns of a vector.
     pub(crate) fn lines(&self, spec: &Spec, lines: &Range<usize>) -> Range<u64> {
-        if spec.role == Role::Vector {
+        if spec.role.is_row() {
             return self.offset + lines.start as u64..self.offset + lines.end as u64;
         }
         let row = |row: usize| row.clamp(self.first_row, self.first_row + self.rows);

@@ -18,7 +18,9 @@ pub use mixture::{
 pub use operator::{Feature, Operator};
 
 pub use crate::ops::gelu::Gelu;
+pub use crate::ops::heads::WIDEST_HEAD;
 pub use crate::ops::permute::DropOrder;
+pub use crate::ops::qk_norm::Values;
 pub use crate::ops::rope_scaling::{Llama3, QueryScaling, RopeScaling, Yarn};
 pub use crate::ops::route::{ExpertGroups, GroupScore, RouterConfig, Score};
 pub use crate::ops::swiglu::Gate;
@@ -40,12 +42,6 @@ pub struct ModelConfig {
     pub num_layers: usize,
     /// Query heads (H).
     pub num_heads: usize,
-    /// Key and value heads (H_kv); each serves `num_heads / num_kv_heads` query heads.
-    pub num_kv_heads: usize,
-    /// Width of a head (C).
-    pub head_dim: usize,
-    /// Inner width of the feed-forward network (F).
-    pub intermediate_size: usize,
     /// Activation of the feed-forward network.
     pub activation: Activation,
     /// Tokens in a window (T).
@@ -76,8 +72,8 @@ pub struct ModelConfig {
     pub zero_centered_norms: bool,
     /// Whether the head shares the embedding's weights.
     pub tie_word_embeddings: bool,
-    /// Multi-head latent attention: q, k and v come from shared latent vectors. `head_dim` is then the width of a query
-    /// and a key, `rotary_dim` of each layer the width of their rotating part, and every query head has its own key and
+    /// Multi-head latent attention: q, k and v come from shared latent vectors. `head_dim` of each layer is then the
+    /// width of a query and a key, `rotary_dim` that of their rotating part, and every query head has its own key and
     /// value head.
     pub latent: Option<LatentAttention>,
     /// Whether the q, k and v projections have a bias.
@@ -95,6 +91,8 @@ pub struct ModelConfig {
     pub qk_norm_kind: QkNorm,
     /// Whether the embedded tokens are normalised before the first layer.
     pub embedding_norm: bool,
+    /// Whether the result of each layer is multiplied by a number of its own, which does not train, as in Gemma 4.
+    pub has_layer_scalars: bool,
     /// Added to the squared length of each row of the head; the row is divided by the root of the sum (Baichuan 2, Yang
     /// et al. 2023, section 2.3). `None`: rows are not divided.
     pub head_epsilon: Option<f64>,
@@ -182,14 +180,15 @@ impl ModelConfig {
             hidden_size,
             num_layers,
             num_heads,
-            num_kv_heads: num_heads,
-            head_dim,
-            intermediate_size,
             activation: Activation::Gated(Gate::Silu),
             seq_length,
             max_positions: seq_length,
             positions: Positions::Rotary,
             layer: LayerConfig {
+                num_kv_heads: num_heads,
+                head_dim,
+                values: Values::Plain,
+                intermediate_size,
                 sliding_window: None,
                 wide_window: None,
                 rotates: true,
@@ -217,6 +216,7 @@ impl ModelConfig {
             qk_norm: false,
             qk_norm_kind: QkNorm::Heads,
             embedding_norm: false,
+            has_layer_scalars: false,
             head_epsilon: None,
             score_cap: None,
             logit_cap: None,
@@ -258,10 +258,12 @@ impl ModelConfig {
         let mut part = Self {
             vocab_size: self.vocab_size / if layout.shares_vocabulary { ranks } else { 1 },
             num_heads: self.num_heads / ranks,
-            num_kv_heads: (self.num_kv_heads / ranks).max(1),
-            intermediate_size: self.intermediate_size / ranks,
             ..self.clone()
-        };
+        }
+        .with_layers(|layer| {
+            layer.num_kv_heads = (layer.num_kv_heads / ranks).max(1);
+            layer.intermediate_size /= ranks;
+        });
         if let Some(mixture) = &mut part.mixture {
             mixture.intermediate_size /= ranks;
             if let Some(shared) = &mut mixture.shared {
@@ -277,33 +279,32 @@ impl ModelConfig {
         self.mixture.as_ref().filter(|_| self.mixture_layers().contains(&layer))
     }
 
-    /// The packed layout of queries, keys and values.
-    pub(crate) fn head_layout(&self) -> HeadLayout {
-        let head_dim = self.head_dim as u32;
+    /// The packed layout of queries, keys and values in `layer`.
+    pub(crate) fn head_layout(&self, layer: &LayerConfig) -> HeadLayout {
         HeadLayout {
             heads: self.num_heads as u32,
-            kv_heads: self.num_kv_heads as u32,
-            head_dim,
-            value_dim: self.value_dim() as u32,
+            kv_heads: layer.num_kv_heads as u32,
+            head_dim: layer.head_dim as u32,
+            value_dim: self.value_dim(layer) as u32,
         }
     }
 
-    /// Width of a value.
-    pub fn value_dim(&self) -> usize {
-        self.latent.map_or(self.head_dim, |latent| latent.value_dim)
+    /// Width of a value in `layer`.
+    pub fn value_dim(&self, layer: &LayerConfig) -> usize {
+        self.latent.map_or(layer.head_dim, |latent| latent.value_dim)
     }
 
-    /// Factor of the attention scores: 1 / √head_dim where [`Factors`] have none. With latent attention under YaRN it is multiplied by
-    /// m(mscale_all_dim)², as the published code of DeepSeek-V2 has it.
-    pub fn softmax_scale(&self) -> f32 {
+    /// Factor of the attention scores in `layer`: 1 / √head_dim where [`Factors`] have none. With latent attention under YaRN it is
+    /// multiplied by m(mscale_all_dim)², as the published code of DeepSeek-V2 has it.
+    pub fn softmax_scale(&self, layer: &LayerConfig) -> f32 {
         if let Some(factor) = self.factors.scores {
             return factor as f32;
         }
-        let stretch = match self.layer.rope_scaling {
+        let stretch = match layer.rope_scaling {
             RopeScaling::Yarn(yarn) if self.latent.is_some() => yarn.m(yarn.mscale_all_dim).powi(2),
             _ => 1.0,
         };
-        stretch as f32 / (self.head_dim as f32).sqrt()
+        stretch as f32 / (layer.head_dim as f32).sqrt()
     }
 
     /// Whether training drops anything.

@@ -83,9 +83,8 @@ pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
     };
     let matrices: f64 = Gpt::describe(config).iter().map(flops).sum();
     let heads = of_model / 2.0 * head_flops_per_token(config);
-    let attention = |(layer, count): (&LayerConfig, usize)| {
-        3.0 * attention_flops_per_token(config, layer.sliding_window) * count as f64
-    };
+    let attention =
+        |(layer, count): (&LayerConfig, usize)| 3.0 * attention_flops_per_token(config, layer) * count as f64;
     matrices + heads + config.layer_kinds().map(attention).sum::<f64>()
 }
 
@@ -101,7 +100,7 @@ pub(crate) fn head_flops_per_token(config: &ModelConfig) -> f64 {
 /// product that makes their input.
 pub(crate) fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
-    let attention = |layer| attention_flops_per_token(config, config.layer(layer).sliding_window);
+    let attention = |layer| attention_flops_per_token(config, config.layer(layer));
     let mut flops: Vec<f64> = (0..config.num_layers + depth).map(attention).collect();
     for spec in Gpt::describe(config) {
         if let (Place::Layer(layer), false) = (spec.place, spec.path.ends_with(".w_fuse")) {
@@ -111,19 +110,30 @@ pub(crate) fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
     flops
 }
 
-/// Operations of a layer's attention scores and weighted sums forward, per token that sees `window` tokens at most.
-pub(crate) fn attention_flops_per_token(config: &ModelConfig, window: Option<usize>) -> f64 {
+/// Operations of the attention scores and weighted sums of `layer` forward, per token.
+fn attention_flops_per_token(config: &ModelConfig, layer: &LayerConfig) -> f64 {
+    flops_per_token_of_heads(config, layer.head_dim + config.value_dim(layer), layer.sliding_window)
+}
+
+/// As [`attention_flops_per_token`], of heads whose key and value are together `width` wide and whose token sees
+/// `window` tokens at most.
+pub(crate) fn flops_per_token_of_heads(config: &ModelConfig, width: usize, window: Option<usize>) -> f64 {
     // Token i of T sees min(i, w) keys.
     let (tokens, window) = (config.seq_length as f64, window.unwrap_or(config.seq_length) as f64);
     let keys = window - window * (window - 1.0) / (2.0 * tokens);
-    2.0 * (config.num_heads * (config.head_dim + config.value_dim())) as f64 * keys
+    2.0 * (config.num_heads * width) as f64 * keys
 }
 
 /// Elements of a parameter by which one token is multiplied in a layer.
 fn multiplied(config: &ModelConfig, spec: &Spec) -> usize {
     match spec.role {
         Role::Matrix | Role::ExpertStack { .. } | Role::Router | Role::Lora => active(config, spec),
-        Role::Embedding | Role::Positions | Role::Head | Role::Vector | Role::ExpertBiases { .. } => 0,
+        Role::Embedding
+        | Role::Positions
+        | Role::Head
+        | Role::Vector
+        | Role::Constant
+        | Role::ExpertBiases { .. } => 0,
     }
 }
 
@@ -230,8 +240,8 @@ mod tests {
 
     #[test]
     fn padding_rows_do_not_count() {
-        let odd = ModelConfig { intermediate_size: 7, ..config() };
-        let even = ModelConfig { intermediate_size: 8, ..config() };
+        let of_width = |width| config().with_layers(|layer| layer.intermediate_size = width);
+        let (odd, even) = (of_width(7), of_width(8));
         assert_eq!(parameters(&even) - parameters(&odd), 4 * 3 * 128);
     }
 
@@ -246,7 +256,8 @@ mod tests {
         }
         // No product of these sizes fits 64 bits, and their layers would not fit this machine.
         let huge = Sizes { hidden_size: 1 << 31, num_layers: 1 << 40, num_heads: 1 << 31, ..sizes() };
-        assert!(extent(&ModelConfig { head_dim: 256, ..ModelConfig::llama(huge) }).parameters > 1e30);
+        let huge = ModelConfig::llama(huge).with_layers(|layer| layer.head_dim = 256);
+        assert!(extent(&huge).parameters > 1e30);
     }
 
     /// A layer of experts as GPT-2 would have them, a dense layer before it, and in PanGu-α one after it.

@@ -205,7 +205,11 @@ impl Block<Parameter> {
             }
         };
         let site = DropoutSite::FeedForwardOutput(layer);
-        residual.plus(tape, "post_ffn_norm", ctx, y, site) // (N, D)
+        let x = residual.plus(tape, "post_ffn_norm", ctx, y, site); // (N, D)
+        match &self.scalar {
+            Some(scalar) => tape.scope("scalar", |tape| tape.scaled(x, scalar)),
+            None => x,
+        }
     }
 }
 
@@ -282,15 +286,18 @@ impl SelfAttention<Parameter> {
     ) -> (Var, Option<(Rope, Tensor)>) {
         let rope = ctx.rope(layer);
         let Some([q, k]) = &self.qk_norm else { return (qkv, rope) };
-        let (layout, norm) = (ctx.config.head_layout(), ctx.rms_norm());
+        let own = ctx.config.layer(layer);
+        let (layout, norm) = (ctx.config.head_layout(own), ctx.rms_norm());
         match ctx.config.qk_norm_kind {
-            QkNorm::Heads => (tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, norm)), rope),
+            QkNorm::Heads => {
+                (tape.scope("qk_norm", |tape| tape.qk_norm(qkv, [q, k], own.values, layout, norm)), rope)
+            }
             QkNorm::AllHeads => {
                 (tape.scope("qk_norm", |tape| tape.joint_qk_norm(qkv, [q, k], layout, norm)), rope)
             }
             QkNorm::RotatedHeads => {
-                let qkv = rotated(tape, ctx, qkv, rope);
-                (tape.scope("qk_norm", |tape| tape.qk_norm(qkv, q, k, layout, norm)), None)
+                let qkv = rotated(tape, ctx, layer, qkv, rope);
+                (tape.scope("qk_norm", |tape| tape.qk_norm(qkv, [q, k], own.values, layout, norm)), None)
             }
         }
     }
@@ -334,7 +341,7 @@ fn attend(
     if let Mode::Decode(caches) = ctx.mode {
         return tape.scope("decode", |tape| tape.decode(qkv, positions, caches[layer], rope, &sizes));
     }
-    let qkv = rotated(tape, ctx, qkv, rope);
+    let qkv = rotated(tape, ctx, layer, qkv, rope);
     if let Mode::Prefill(caches) = ctx.mode {
         tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer], &sizes));
     }
@@ -357,9 +364,15 @@ fn attend(
 }
 
 /// Packed `qkv` (N, (H + 2 G)·C) with q and k rotated by their positions, if there is a `rope`.
-fn rotated(tape: &mut Tape<'_, '_>, ctx: &ForwardContext<'_>, qkv: Var, rope: Option<(Rope, Tensor)>) -> Var {
+fn rotated(
+    tape: &mut Tape<'_, '_>,
+    ctx: &ForwardContext<'_>,
+    layer: usize,
+    qkv: Var,
+    rope: Option<(Rope, Tensor)>,
+) -> Var {
     let Some((rope, cos_sin)) = rope else { return qkv };
-    let (positions, layout) = (ctx.batch.positions, ctx.config.head_layout());
+    let (positions, layout) = (ctx.batch.positions, ctx.config.head_layout(ctx.config.layer(layer)));
     tape.scope("rope", |tape| tape.rope(qkv, positions, cos_sin, layout, rope))
 }
 
@@ -387,7 +400,7 @@ impl DenseFeedForward<Parameter> {
         h: Normed<'p>,
     ) -> Var {
         let (w, config) = (&self.w_gate_up, ctx.config);
-        let inner = config.intermediate_size as u32;
+        let inner = config.layer(layer).intermediate_size as u32;
         if let (Some(gate), true, None) = (config.activation.gate(), ctx.has_few_rows(), &w.lora) {
             return tape.scope("w_gate_up", |tape| w.of_few_rows(tape, ctx, h, Some((inner, gate))));
         }

@@ -90,7 +90,7 @@ impl Grouping {
         for (index, spec) in specs.iter_mut().enumerate() {
             let is_map = matches!(spec.role, Role::Matrix | Role::ExpertStack { .. });
             if held[index] != released[index] {
-                spec.trains = released[index];
+                spec.trains = released[index] && spec.role != Role::Constant;
             }
             spec.trains &= !frozen[index] || excluded[index];
             spec.decays &= !exempt[index];
@@ -228,8 +228,8 @@ mod tests {
             intermediate_size: 8,
             seq_length: 8,
         };
-        let llama = ModelConfig::llama(sizes);
-        Gpt::describe(&ModelConfig { num_kv_heads: 1, qkv_bias: true, qk_norm: true, ..llama })
+        let llama = ModelConfig::llama(sizes).with_layers(|layer| layer.num_kv_heads = 1);
+        Gpt::describe(&ModelConfig { qkv_bias: true, qk_norm: true, ..llama })
     }
 
     fn list(patterns: &[&str]) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Initial weights.
 
-use super::parameters::{Init, Piece, Role, Spec};
+use super::parameters::{Init, Piece, Spec};
 use crate::random::Philox;
 
 /// The initial values of row `row` of a parameter: a pure function of the seed, so that any part of a model can be
@@ -13,7 +13,7 @@ pub fn initial_row(spec: &Spec, row: usize, seed: u64) -> Vec<f32> {
     let whole_row = strips.iter().find_map(|strip| strip.held_in(row..row + 1)).map(|strip| strip.whole);
     let holds = |row: usize| {
         let is_of = |piece: &Piece| (piece.first_row..piece.first_row + piece.rows).contains(&row);
-        spec.role == Role::Vector || spec.pieces.iter().any(is_of)
+        spec.role.is_row() || spec.pieces.iter().any(is_of)
     };
     let Some(whole_row) = whole_row.filter(|row| holds(*row)) else { return vec![0.0; spec.cols] };
     let random = Philox::new(seed, spec.stream);

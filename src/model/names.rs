@@ -5,6 +5,9 @@ use super::config::{Family, ModelConfig, Norm, NormPlacement, QkNorm};
 /// The gate of the shared expert, as in Qwen2.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
 
+/// The factor of a layer's result, as in Gemma 4.
+pub(super) const LAYER_SCALAR: &str = "layer_scalar";
+
 /// Multi-token prediction, as in DeepSeek-V3 and GLM: in layers whose numbers follow the last layer's.
 pub(super) const TOKEN_NORM: &str = "enorm";
 pub(super) const STATE_NORM: &str = "hnorm";

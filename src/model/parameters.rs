@@ -25,7 +25,8 @@ pub use multi_token::MultiTokenBlock;
 pub use share::{Applies, Repeated, Section, Share, Split, Strip};
 pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Place, Role, Spec, UpdateRule};
 
-use super::config::{ModelConfig, QkNorm};
+use super::config::{ModelConfig, QkNorm, Values};
+use super::names::LAYER_SCALAR;
 use scope::{Scope, StackedRows, Streams};
 
 /// A GPT shaped like Llama or GPT-2, with a `P` for each parameter.
@@ -62,6 +63,8 @@ pub struct Block<P> {
     pub feed_forward: FeedForward<P>,
     /// (D): the norm of the feed-forward network's output, if there is one.
     pub post_ffn_norm: Option<P>,
+    /// (1): the factor of the layer's result, if it has one. It does not train.
+    pub scalar: Option<P>,
 }
 
 /// Attention of H query heads and G key-value heads of C dimensions.
@@ -200,31 +203,34 @@ impl<P> Block<P> {
             ffn_norm: before(layer, has_ffn_norm, ["ffn_norm", "ffn_norm_bias"], names.ffn_norm),
             feed_forward: FeedForward::declare(layer),
             post_ffn_norm: after(layer, "post_ffn_norm", names.post_ffn_norm),
+            scalar: layer.config.has_layer_scalars.then(|| layer.constant("scalar", LAYER_SCALAR)),
         }
     }
 }
 
 impl<P> SelfAttention<P> {
     fn declare(layer: &mut Scope<'_, P>, queries: Option<P>) -> Self {
-        let (config, names) = (layer.config, layer.names);
-        let (width, head_dim) = (config.hidden_size, config.head_dim);
+        let (config, own, names) = (layer.config, layer.layer_config(), layer.names);
+        let (width, head_dim) = (config.hidden_size, own.head_dim);
         let latent = config.latent;
         let (std, residual_std) = (config.init_std, config.residual_init_std());
-        let (q_rows, kv_rows) = (config.num_heads * head_dim, config.num_kv_heads * head_dim);
+        let (q_rows, kv_rows) = (config.num_heads * head_dim, own.num_kv_heads * head_dim);
         let (mut qkv_names, sizes) = (names.qkv.iter().copied(), [q_rows, kv_rows, kv_rows]);
-        let (heads, kv_heads) = (config.num_heads, config.num_kv_heads);
+        let (heads, kv_heads) = (config.num_heads, own.num_kv_heads);
         let units = [heads, kv_heads, kv_heads];
         let own_q =
             queries.map(|table| (table, StackedRows::new(qkv_names.next(), &[q_rows]).divided(&[heads])));
+        // Without q if that is projected from a table, without v if that is of the keys.
         let first = usize::from(own_q.is_some());
+        let end = if own.values == Values::OfKeys { 2 } else { 3 };
         let qkv = match &latent {
             Some(latent) => latent::down_rows(latent, config.num_heads),
-            None => StackedRows::new(qkv_names, &sizes[first..])
-                .divided(&units[first..])
+            None => StackedRows::new(qkv_names.take(end - first), &sizes[first..end])
+                .divided(&units[first..end])
                 .with_heads(layer.interleaved_heads(), 2)
-                .fused(FusedHeads::of(config, names.has_fused_heads)),
+                .fused(FusedHeads::of(config, own, names.has_fused_heads)),
         };
-        let values = heads * config.value_dim();
+        let values = heads * config.value_dim(own);
         let out = StackedRows::new([names.wo], &[width]).of_columns(values, heads);
         let (wqkv, wo) = (["attention.wqkv", "attention.bqkv"], ["attention.wo", "attention.bo"]);
         let head_norms =

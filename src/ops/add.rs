@@ -19,6 +19,25 @@ crate::params! {
 /// y = factor · x, or y += factor · x with `accumulate`.
 #[track_caller]
 pub fn add(rec: &mut Recorder, x: Tensor, y: Tensor, factor: f32, accumulate: bool) {
+    add_scaled(rec, x, y, factor, None, accumulate);
+}
+
+/// y = s · x with the number s in `scalar` (1, 1).
+#[track_caller]
+pub fn scale(rec: &mut Recorder, x: Tensor, scalar: Tensor, y: Tensor) {
+    assert!((scalar.rows, scalar.cols) == (1, 1), "scale takes one number");
+    add_scaled(rec, x, y, 1.0, Some(scalar), false);
+}
+
+#[track_caller]
+fn add_scaled(
+    rec: &mut Recorder,
+    x: Tensor,
+    y: Tensor,
+    factor: f32,
+    scalar: Option<Tensor>,
+    accumulate: bool,
+) {
     assert!(
         (x.rows, x.cols, x.element) == (y.rows, y.cols, y.element),
         "add needs tensors of one shape and element type"
@@ -34,8 +53,11 @@ pub fn add(rec: &mut Recorder, x: Tensor, y: Tensor, factor: f32, accumulate: bo
         y_stride: y.stride4(),
         factor,
     };
-    let bindings = [x.bind_with_offset("x", x.element), y.bind_with_offset("y", x.element)];
-    rec.dispatch(kernel.condition(Condition::Accumulate, accumulate), &bindings, &params, grid);
+    let mut bindings = vec![x.bind_with_offset("x", x.element), y.bind_with_offset("y", x.element)];
+    bindings.extend(scalar.map(|scalar| scalar.bind("scalar", x.element)));
+    let kernel =
+        kernel.condition(Condition::Accumulate, accumulate).condition(Condition::Scaled, scalar.is_some());
+    rec.dispatch(kernel, &bindings, &params, grid);
 }
 
 #[cfg(test)]

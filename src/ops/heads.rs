@@ -1,5 +1,8 @@
 //! The packed layout of queries, keys and values.
 
+/// Most elements of a query, key or value that the kernels of attention take.
+pub const WIDEST_HEAD: u32 = 512;
+
 /// The columns of a packed tensor `qkv` (N, [`cols`](Self::cols)) with a row for each token: the queries of all heads,
 /// then the keys, then the values. One product computes all three, and kernels that use them bind one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +68,8 @@ impl HeadLayout {
         );
         assert!(heads.is_multiple_of(kv_heads), "kv_heads {kv_heads} does not divide heads {heads}");
         for (name, dim) in [("head_dim", head_dim), ("value_dim", value_dim)] {
-            let fits = dim.is_multiple_of(4) && (4..=256).contains(&dim);
-            assert!(fits, "{name} must be a multiple of 4 from 4 to 256, not {dim}");
+            let fits = dim.is_multiple_of(4) && (4..=WIDEST_HEAD).contains(&dim);
+            assert!(fits, "{name} must be a multiple of 4 from 4 to {WIDEST_HEAD}, not {dim}");
         }
     }
 }

@@ -26,25 +26,51 @@ crate::params! {
     }
 }
 
+/// What becomes of the values beside queries and keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Values {
+    /// They stay as they are.
+    #[default]
+    Plain,
+    /// They are normalised, without a weight.
+    Normalised,
+    /// They are the normalised keys before their weight: the input has none, and values are as wide as keys.
+    OfKeys,
+}
+
+impl Values {
+    /// Columns of the rows of `layout` that the input has.
+    pub fn input_cols(self, layout: &HeadLayout) -> u32 {
+        layout.cols() - if self == Self::OfKeys { layout.v_cols() } else { 0 }
+    }
+
+    /// Heads that have an rstd.
+    pub fn normalised_heads(self, layout: &HeadLayout) -> u32 {
+        layout.heads + layout.kv_heads * if self == Self::Normalised { 2 } else { 1 }
+    }
+}
+
 /// The tensors that the backward reads.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormSaved {
-    /// The packed input (N, cols).
+    /// The packed input (N, cols), without v if that is of the keys.
     pub x: Tensor,
     /// Weight of the query heads (1, head_dim).
     pub wq: Tensor,
     /// Weight of the key heads (1, head_dim).
     pub wk: Tensor,
-    /// 1 / rms of each head (N, heads + kv_heads), f32.
+    /// 1 / rms of each head (N, heads + kv_heads), with normalised values (N, heads + 2 kv_heads); f32.
     pub rstd: Tensor,
+    /// What becomes of v.
+    pub values: Values,
 }
 
-/// y (N, cols) = packed `saved.x` with its q and k heads normalised; fills `saved.rstd`.
+/// y (N, cols) = packed `saved.x` with its q and k heads normalised, and v as `saved.values` says; fills `saved.rstd`.
 #[track_caller]
 pub fn qk_norm(rec: &mut Recorder, saved: &QkNormSaved, y: Tensor, layout: &HeadLayout, norm: RmsNorm) {
-    let QkNormSaved { x, wq, wk, rstd } = saved;
-    assert!((x.rows, x.stride) == (y.rows, y.stride), "y must have the shape of qk_norm's input");
-    let (kernel, grid) = per_head(x, "qk_norm", layout, norm);
+    let QkNormSaved { x, wq, wk, rstd, .. } = saved;
+    saved.assert_beside(y, layout);
+    let (kernel, grid) = per_head(saved, "qk_norm", layout, norm);
     let bindings = [
         x.bind("x", x.element),
         wq.bind("wq", x.element),
@@ -55,29 +81,46 @@ pub fn qk_norm(rec: &mut Recorder, saved: &QkNormSaved, y: Tensor, layout: &Head
     rec.dispatch(kernel, &bindings, &params(saved, layout, norm.epsilon), grid);
 }
 
-/// The gradient, in place on `gradient` (N, cols): dy becomes dx. The weight gradient must be recorded before it.
+/// The gradient dx, in the shape of `saved.x`, of dy (N, cols): in place on dy, or a tensor of its own if values are of
+/// the keys. The weight gradient must be recorded before it.
 #[track_caller]
 pub fn qk_norm_backward(
     rec: &mut Recorder,
     saved: &QkNormSaved,
-    gradient: Tensor,
+    dy: Tensor,
     layout: &HeadLayout,
     norm: RmsNorm,
-) {
-    let QkNormSaved { x, wq, wk, rstd } = saved;
-    assert!(
-        (x.rows, x.stride) == (gradient.rows, gradient.stride),
-        "the gradient must have the shape of qk_norm's input"
-    );
-    let (kernel, grid) = per_head(x, "qk_norm_backward", layout, norm);
-    let bindings = [
-        x.bind("x", x.element),
-        wq.bind("wq", x.element),
-        wk.bind("wk", x.element),
-        gradient.bind("gradient", x.element),
-        rstd.bind("rstd", Element::F32),
-    ];
+) -> Tensor {
+    let QkNormSaved { x, wq, wk, rstd, values } = *saved;
+    saved.assert_beside(dy, layout);
+    let (kernel, grid) = per_head(saved, "qk_norm_backward", layout, norm);
+    let mut bindings = vec![x.bind("x", x.element), wq.bind("wq", x.element), wk.bind("wk", x.element)];
+    let dx = if values == Values::OfKeys {
+        let dx = rec.tensor("dx", x.rows, x.cols, x.element);
+        bindings.extend([dy.bind("dy", x.element), dx.bind("dx", x.element)]);
+        dx
+    } else {
+        bindings.push(dy.bind("gradient", x.element));
+        dy
+    };
+    bindings.push(rstd.bind("rstd", Element::F32));
     rec.dispatch(kernel, &bindings, &params(saved, layout, 0.0), grid);
+    dx
+}
+
+impl QkNormSaved {
+    /// Panics unless `rows`, the result or its gradient, fits the input.
+    #[track_caller]
+    fn assert_beside(&self, rows: Tensor, layout: &HeadLayout) {
+        let Self { x, values, .. } = self;
+        let taken = layout.cols() - values.input_cols(layout);
+        assert!(
+            (x.rows, x.stride + taken) == (rows.rows, rows.stride),
+            "y must have the rows of qk_norm's input, with values"
+        );
+        let have_one_width = layout.head_dim == layout.value_dim;
+        assert!(*values == Values::Plain || have_one_width, "normalised values must be as wide as keys");
+    }
 }
 
 /// dwq += Σ over tokens and query heads of dy · x · rstd, and dwk for key heads likewise; f32. `None` for a frozen
@@ -93,6 +136,7 @@ pub fn qk_norm_backward_weight(
     let QkNormSaved { x, rstd, .. } = saved;
     for (dw, first_head, head_count) in [(dwq, 0, layout.heads), (dwk, layout.heads, layout.kv_heads)] {
         let Some(dw) = dw else { continue };
+        let has_key_values = saved.values == Values::OfKeys;
         let rows = block_rows(rec.capabilities().tier);
         let blocks = x.rows.div_ceil(rows);
         let partials = rec.tensor("partials", blocks, layout.head_dim, Element::F32);
@@ -105,7 +149,8 @@ pub fn qk_norm_backward_weight(
             rstd.bind("rstd", Element::F32),
             partials.bind("partials", Element::F32),
         ];
-        rec.dispatch(kernel.constant("ROWS", rows), &bindings, &params, grid);
+        let kernel = kernel.constant("ROWS", rows).condition(Condition::KeyValues, has_key_values);
+        rec.dispatch(kernel, &bindings, &params, grid);
         fold_partials(rec, partials, dw);
     }
 }
@@ -119,11 +164,22 @@ fn block_rows(tier: Tier) -> u32 {
     }
 }
 
-fn per_head(x: &Tensor, entry: &'static str, layout: &HeadLayout, norm: RmsNorm) -> (Kernel, [u32; 3]) {
+fn per_head(
+    saved: &QkNormSaved,
+    entry: &'static str,
+    layout: &HeadLayout,
+    norm: RmsNorm,
+) -> (Kernel, [u32; 3]) {
     assert!(norm.factor.is_none(), "a norm of heads has no factor");
-    let heads = (layout.heads + 2 * layout.kv_heads) as u64;
-    let (kernel, grid) = per_item("qk_norm", entry, x.element, x.rows as u64 * heads);
-    let kernel = kernel.constant("ROWS", ROWS).condition(Condition::ZeroCentered, norm.is_zero_centered);
+    let QkNormSaved { x, values, .. } = saved;
+    let has_key_values = *values == Values::OfKeys;
+    let heads = layout.heads + layout.kv_heads * if has_key_values { 1 } else { 2 };
+    let (kernel, grid) = per_item("qk_norm", entry, x.element, u64::from(x.rows) * u64::from(heads));
+    let kernel = kernel
+        .constant("ROWS", ROWS)
+        .condition(Condition::KeyValues, has_key_values)
+        .condition(Condition::ValueNorm, *values == Values::Normalised)
+        .condition(Condition::ZeroCentered, norm.is_zero_centered);
     (kernel, grid)
 }
 
@@ -134,7 +190,7 @@ fn params(saved: &QkNormSaved, layout: &HeadLayout, epsilon: f32) -> Params {
         kv_heads: layout.kv_heads,
         head4: layout.head_dim / 4,
         value4: layout.value_dim / 4,
-        stride4: saved.x.stride4(),
+        stride4: saved.x.stride4() + (layout.cols() - saved.values.input_cols(layout)) / 4,
         rstd_stride: saved.rstd.stride,
         epsilon,
         first_head: 0,

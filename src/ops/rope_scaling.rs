@@ -32,6 +32,11 @@ pub enum RopeScaling {
     Yarn(Yarn),
     /// The interpolation of Llama 3.1, by wavelength.
     Llama3(Llama3),
+    /// Only the fast pairs rotate, as in Gemma 4; the frequencies of the others are 0.
+    Proportional {
+        /// The share of the pairs that rotate, rounded down; in (0, 1].
+        share: f64,
+    },
 }
 
 /// The parameters of [`RopeScaling::Yarn`].
@@ -103,13 +108,22 @@ impl RopeScaling {
                 of_base(rope.theta).enumerate().map(blend).collect()
             }
             Self::Llama3(llama) => of_base(rope.theta).map(|frequency| llama.scaled(frequency)).collect(),
+            Self::Proportional { share } => {
+                let rotating = (share * dim / 2.0) as usize;
+                let stop = |(i, frequency)| if i < rotating { frequency } else { 0.0 };
+                of_base(rope.theta).enumerate().map(stop).collect()
+            }
         }
     }
 
     /// The factor by which cos and sin are multiplied.
     pub fn magnitude(&self) -> f64 {
         match *self {
-            Self::None | Self::Linear { .. } | Self::Ntk { .. } | Self::Llama3(_) => 1.0,
+            Self::None
+            | Self::Linear { .. }
+            | Self::Ntk { .. }
+            | Self::Llama3(_)
+            | Self::Proportional { .. } => 1.0,
             Self::DynamicNtk { original, length } => 0.1 * (length / original).ln() + 1.0,
             Self::Yarn(yarn) => yarn.m(yarn.mscale) / yarn.m(yarn.mscale_all_dim),
         }
@@ -171,8 +185,9 @@ mod tests {
     }
 
     #[test]
-    fn none_linear_and_ntk() {
+    fn none_proportional_linear_and_ntk() {
         close(&RopeScaling::None.frequencies(&ROPE), &[1.0, 0.1, 0.01, 0.001]);
+        close(&RopeScaling::Proportional { share: 0.7 }.frequencies(&ROPE), &[1.0, 0.1, 0.0, 0.0]);
         let linear = RopeScaling::Linear { factor: 4.0 };
         close(&linear.frequencies(&ROPE), &[0.25, 0.025, 0.0025, 0.00025]);
         // A base of 16·10⁴ has a fourth root of 20.

@@ -3,7 +3,7 @@
 use crate::element::stride_of;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
-use crate::model::config::{Activation, ModelConfig};
+use crate::model::config::{Activation, LayerConfig, ModelConfig};
 use crate::model::{widest_expert_tensor, widest_spread_tensor};
 use crate::ops::linear_cross_entropy;
 use crate::ops::spread::ExpertRanks;
@@ -154,20 +154,22 @@ fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities, s
 /// Columns of the widest activation with one row for each token: of a dense layer, of a shared expert, of the router's
 /// scores, or of the choices of a token.
 fn widest_row(model: &ModelConfig) -> usize {
-    let heads =
-        (model.num_heads + model.num_kv_heads) * model.head_dim + model.num_kv_heads * model.value_dim();
     let latent = model.latent.map_or(0, |latent| latent.down_cols(model.num_heads));
-    let inner = match model.activation {
-        Activation::Gated(_) => 2 * model.intermediate_size.next_multiple_of(4),
-        Activation::Gelu(_) => model.intermediate_size,
+    let of_layer = |layer: &LayerConfig| {
+        let inner = match model.activation {
+            Activation::Gated(_) => 2 * layer.intermediate_size.next_multiple_of(4),
+            Activation::Gelu(_) => layer.intermediate_size,
+        };
+        inner.max(model.head_layout(layer).cols() as usize)
     };
+    let of_layers = model.layer_kinds().map(|(layer, _)| of_layer(layer)).max().unwrap_or(0);
     let of_experts = model.mixture.as_ref().map_or(0, |mixture| {
         let shared = mixture.shared.map_or(0, |shared| 2 * shared.intermediate_size.next_multiple_of(4));
         shared.max(mixture.experts()).max(mixture.chosen())
     });
     // At most three adapters are stacked.
     let of_adapters = model.low_rank.as_ref().map_or(0, |low_rank| 3 * low_rank.padded_rank());
-    model.hidden_size.max(heads).max(latent).max(inner).max(of_experts).max(of_adapters)
+    model.hidden_size.max(of_layers).max(latent).max(of_experts).max(of_adapters)
 }
 
 /// Refuses experts, spread over `ranks` ranks, whose grouped products need a larger grid than a launch can have.

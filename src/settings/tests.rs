@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 41] = [
+const BASES: [&[&str]; 42] = [
     &[],
     &[
         "--do_eval",
@@ -43,6 +43,7 @@ const BASES: [&[&str]; 41] = [
         "--model.model_config.pet_config={pet_type: lora, target_modules: .*wq|.*wv}",
     ],
     &["--model.model_config.rope_scaling={rope_type: linear, factor: 4}"],
+    &["--model.model_config.rope_scaling={rope_type: proportional, partial_rotary_factor: 0.5}"],
     &["--model.model_config.rope_scaling={rope_type: yarn, factor: 4, original_max_position_embeddings: 8}"],
     &[
         "--model.model_config.rope_scaling={rope_type: llama3, factor: 4, original_max_position_embeddings: 8, \

@@ -383,7 +383,7 @@ fn read_rows(
 ) -> Result<()> {
     let is_wanted = |(piece, _): &(&Piece, &Home<'_>)| {
         let end = piece.first_row + piece.rows;
-        spec.role == Role::Vector || (piece.first_row < wanted.end && wanted.start < end)
+        spec.role.is_row() || (piece.first_row < wanted.end && wanted.start < end)
     };
     for (piece, home) in spec.pieces.iter().zip(homes).filter(is_wanted) {
         let (mut values, skipped) = values_of(spec, piece, &wanted, home)?;

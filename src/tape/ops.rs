@@ -9,9 +9,10 @@ use crate::ops::dropout::{self, Dropout};
 use crate::ops::heads::HeadLayout;
 use crate::ops::layer_norm::LayerNorm;
 use crate::ops::matrix_ranks::MatrixRanks;
+use crate::ops::qk_norm::{self, Values};
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::{self, Rope};
-use crate::ops::{add, embedding, layer_norm, max_logit, qk_norm, rms_norm};
+use crate::ops::{add, embedding, layer_norm, max_logit, rms_norm};
 use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
@@ -185,24 +186,40 @@ impl<'p> Tape<'_, 'p> {
     pub fn qk_norm(
         &mut self,
         qkv: Var,
-        q_weight: &'p Parameter,
-        k_weight: &'p Parameter,
+        [q_weight, k_weight]: [&'p Parameter; 2],
+        values: Values,
         layout: HeadLayout,
         norm: RmsNorm,
     ) -> Var {
-        let Tensor { rows, cols, element, .. } = qkv.tensor;
-        let y = self.rec.tensor("y", rows, cols, element);
-        let rstd = self.rec.tensor("rstd", rows, layout.heads + layout.kv_heads, Element::F32);
+        let Tensor { rows, element, .. } = qkv.tensor;
+        let y = self.rec.tensor("y", rows, layout.cols(), element);
+        let rstd = self.rec.tensor("rstd", rows, values.normalised_heads(&layout), Element::F32);
         let (wq, wk) = (q_weight.weight(), k_weight.weight());
-        let saved = qk_norm::QkNormSaved { x: qkv.tensor, wq, wk, rstd };
+        let saved = qk_norm::QkNormSaved { x: qkv.tensor, wq, wk, rstd, values };
         qk_norm::qk_norm(self.rec, &saved, y, &layout, norm);
         let (saved_x, saved_rstd) = (self.save(qkv), self.save_tensor(rstd));
         self.result(y, &[qkv], Parameter::any_trains([q_weight, k_weight]), move |tape, dy| {
-            let saved = qk_norm::QkNormSaved { x: tape.saved(saved_x), wq, wk, rstd: tape.saved(saved_rstd) };
+            let (x, rstd) = (tape.saved(saved_x), tape.saved(saved_rstd));
+            let saved = qk_norm::QkNormSaved { x, wq, wk, rstd, values };
             let dw = [q_weight.gradient(), k_weight.gradient()];
             qk_norm::qk_norm_backward_weight(tape.rec, &saved, dy, dw, &layout);
-            qk_norm::qk_norm_backward(tape.rec, &saved, dy, &layout, norm); // in place
-            tape.give(qkv, dy);
+            let dx = qk_norm::qk_norm_backward(tape.rec, &saved, dy, &layout, norm);
+            tape.give(qkv, dx);
+        })
+    }
+
+    /// The number `factor` (1, 1), which does not train, times x.
+    #[track_caller]
+    pub fn scaled(&mut self, x: Var, factor: &'p Parameter) -> Var {
+        assert!(factor.gradient().is_none(), "a factor of rows has no gradient");
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        let factor = factor.weight();
+        add::scale(self.rec, x.tensor, factor, y);
+        self.result(y, &[x], false, move |tape, dy| {
+            let dx = tape.rec.tensor("dx", rows, cols, element);
+            add::scale(tape.rec, dy, factor, dx);
+            tape.give(x, dx);
         })
     }
 

@@ -34,7 +34,7 @@ const BASE: Row = Row {
 
 /// Covers each head size, sequence length, grouping of heads and storage type, but not each combination. Large sizes
 /// are combined with small ones, because a software driver takes seconds to compile the largest kernels.
-const ROWS: [Row; 30] = [
+const ROWS: [Row; 31] = [
     BASE,
     Row { batch: 3, tokens: 1, dims: (4, 4), ..BASE },
     Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, ..BASE },
@@ -45,6 +45,7 @@ const ROWS: [Row; 30] = [
     Row { batch: 1, tokens: 65, heads: (4, 2), dims: (64, 4), ..BASE },
     Row { batch: 1, tokens: 31, heads: (2, 1), dims: (128, 4), causal: false, element: Bf16, ..BASE },
     Row { batch: 1, tokens: 33, heads: (1, 1), dims: (256, 4), ..BASE },
+    Row { batch: 1, tokens: 33, heads: (2, 1), dims: (512, 512), window: Some(20), ..BASE },
     Row { batch: 1, tokens: 31, heads: (1, 1), dims: (4, 64), element: Bf16, ..BASE },
     // Blocks, tiles and loop steps are powers of 2; these windows and documents are not.
     Row { tokens: 130, heads: (2, 1), dims: (8, 12), window: Some(7), ..BASE },
@@ -360,6 +361,8 @@ pub fn attention_at_the_sizes_of_a_gpu() {
         Row { batch: 1, dims: (64, 64), soft_cap: Some(1.5), ..EVERYTHING },
         Row { batch: 1, dims: (256, 256), soft_cap: Some(1.5), ..EVERYTHING },
         Row { batch: 1, tokens: 70, heads: (2, 1), dims: (256, 256), soft_cap: Some(1.5), ..BASE },
+        Row { batch: 1, dims: (512, 512), ..EVERYTHING },
+        Row { batch: 1, tokens: 70, heads: (2, 1), dims: (512, 512), ..BASE },
     ];
     for (i, row) in rows.iter().enumerate() {
         if i % 2 == 0 || takes_all() {

@@ -11,7 +11,7 @@ use gristmill::record::Tensor;
 use reference::storage::Storage;
 
 /// Query heads, key heads, head_dim, value_dim, tokens in the cache, window.
-const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 7] = [
+const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 8] = [
     (1, 1, 4, 4, 1, None),
     (4, 4, 32, 32, 33, None),
     (4, 2, 12, 20, 31, None),
@@ -19,6 +19,7 @@ const SHAPES: [(u32, u32, u32, u32, u32, Option<u32>); 7] = [
     (2, 2, 8, 8, 33, Some(1)),
     (2, 1, 16, 16, 257, Some(130)),
     (2, 1, 16, 16, 31, Some(100)),
+    (2, 1, 512, 512, 33, None),
 ];
 
 /// Rotated dimensions, and whether pairs are neighbours: whole heads, parts of them, and pairs that straddle groups of

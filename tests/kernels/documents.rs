@@ -30,16 +30,15 @@ fn config(seq_length: u32, sliding_window: Option<usize>) -> ModelConfig {
         intermediate_size: 20,
         seq_length: seq_length as usize,
     });
-    let layer = LayerConfig { rotary_dim: 8, rope_theta: 100.0, sliding_window, ..llama.layer };
-    ModelConfig {
+    let layer = LayerConfig {
         num_kv_heads: 2,
         head_dim: 12,
-        layer,
-        tie_word_embeddings: true,
-        qk_norm: true,
-        init_std: 0.3,
-        ..llama
-    }
+        rotary_dim: 8,
+        rope_theta: 100.0,
+        sliding_window,
+        ..llama.layer
+    };
+    ModelConfig { layer, tie_word_embeddings: true, qk_norm: true, init_std: 0.3, ..llama }
 }
 
 /// A model whose parameters have these values and gradients of zero, and the gradients by path.

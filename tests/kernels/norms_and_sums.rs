@@ -5,8 +5,9 @@ use crate::packed::columns;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::layer_norm::LayerNorm;
+use gristmill::ops::qk_norm::{self, Values};
 use gristmill::ops::rms_norm::{RmsNorm, RmsNormSaved};
-use gristmill::ops::{add, cast, column_sum, embedding, l2_norm, layer_norm, qk_norm, rms_norm};
+use gristmill::ops::{add, cast, column_sum, embedding, l2_norm, layer_norm, rms_norm};
 use gristmill::record::Tensor;
 
 const SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 4), (31, 33), (70, 128), (129, 257)];
@@ -35,7 +36,7 @@ fn zero_centered_norms_and_their_backward() {
         for (heads, kv_heads, head_dim, value_dim, tokens) in HEADS {
             let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
             check(&format!("zero-centred qk_norm {tokens} tokens of {layout:?} {element:?}"), |case| {
-                check_qk_norm(case, layout, tokens, element, norm);
+                check_qk_norm(case, layout, Values::Plain, tokens, element, norm);
             });
         }
     }
@@ -261,47 +262,97 @@ pub fn qk_norm_and_its_backward() {
         for (heads, kv_heads, head_dim, value_dim, tokens) in HEADS {
             let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
             check(&format!("qk_norm {tokens} tokens of {layout:?} {element:?}"), |case| {
-                check_qk_norm(case, layout, tokens, element, RmsNorm::new(1e-6));
+                check_qk_norm(case, layout, Values::Plain, tokens, element, RmsNorm::new(1e-6));
             });
         }
     }
 }
 
-fn check_qk_norm(case: &mut Case, layout: HeadLayout, tokens: u32, element: Element, norm: RmsNorm) {
-    let (head_dim, normalised) = (layout.head_dim as usize, layout.heads + layout.kv_heads);
-    let (x, dy) = (case.input(tokens, layout.cols(), element), case.input(tokens, layout.cols(), element));
-    let [wq, wk] = [0; 2].map(|_| case.input(1, layout.head_dim, element));
-    let [dwq, dwk] = [0; 2].map(|_| case.input(1, layout.head_dim, F32));
-    let (y, rstd) = (case.output(tokens, layout.cols(), element), case.output(tokens, normalised, F32));
-    let saved = qk_norm::QkNormSaved { x: x.tensor, wq: wq.tensor, wk: wk.tensor, rstd };
+/// Values that are normalised too, or made of keys.
+#[test]
+fn qk_norm_of_values() {
+    for (element, heads) in [(F32, &HEADS[2..]), (F16, &HEADS[3..4]), (Bf16, &HEADS[4..])] {
+        for &(heads, kv_heads, head_dim, _, tokens) in heads {
+            let layout = HeadLayout { heads, kv_heads, head_dim, value_dim: head_dim };
+            for values in [Values::Normalised, Values::OfKeys] {
+                check(&format!("qk_norm {tokens} tokens of {layout:?} {element:?} {values:?}"), |case| {
+                    check_qk_norm(case, layout, values, tokens, element, RmsNorm::new(1e-6));
+                });
+            }
+        }
+    }
+}
+
+fn check_qk_norm(
+    case: &mut Case,
+    layout: HeadLayout,
+    values: Values,
+    tokens: u32,
+    element: Element,
+    norm: RmsNorm,
+) {
+    let HeadLayout { heads, kv_heads, head_dim: width, value_dim } = layout;
+    let x = case.input(tokens, values.input_cols(&layout), element);
+    let dy = case.input(tokens, layout.cols(), element);
+    let [wq, wk] = [0; 2].map(|_| case.input(1, width, element));
+    let [dwq, dwk] = [0; 2].map(|_| case.input(1, width, F32));
+    let y = case.output(tokens, layout.cols(), element);
+    let rstd = case.output(tokens, values.normalised_heads(&layout), F32);
+    let saved = qk_norm::QkNormSaved { x: x.tensor, wq: wq.tensor, wk: wk.tensor, rstd, values };
     qk_norm::qk_norm(&mut case.rec, &saved, y, &layout, norm);
     let gradients = [Some(dwq.tensor), Some(dwk.tensor)];
     qk_norm::qk_norm_backward_weight(&mut case.rec, &saved, dy.tensor, gradients, &layout);
-    qk_norm::qk_norm_backward(&mut case.rec, &saved, dy.tensor, &layout, norm); // in place
-    let epsilon = f64::from(norm.epsilon);
+    let dx = qk_norm::qk_norm_backward(&mut case.rec, &saved, dy.tensor, &layout, norm);
+    let (epsilon, dim) = (f64::from(norm.epsilon), width as usize);
     let [wq, wk] = [wq, wk].map(|w| factors(norm, &w.values));
 
-    let (mut want_y, mut want_dx) = (x.values.clone(), dy.values.clone());
+    let ones = vec![1.0; dim];
+    let (mut want_y, mut want_dx) = (Vec::new(), vec![0.0; x.values.len()]);
     let [mut want_dwq, mut want_dwk] = [dwq.values, dwk.values];
-    for at in (0..x.values.len()).step_by(layout.cols() as usize) {
-        for head in 0..normalised {
-            let start = at + (head * layout.head_dim) as usize;
-            let range = start..start + head_dim;
-            let (w, dw) = match head < layout.heads {
-                true => (&wq, &mut want_dwq),
-                false => (&wk, &mut want_dwk),
-            };
-            let (x, dy) = (&x.values[range.clone()], &dy.values[range.clone()]);
-            want_y[range.clone()].copy_from_slice(&reference::rms_norm::rms_norm(x, w, head_dim, epsilon));
-            let (dx, more) = reference::rms_norm::rms_norm_backward(x, w, dy, head_dim, epsilon);
-            want_dx[range].copy_from_slice(&dx);
-            *dw = sum(dw, &more);
+    let x_cols = values.input_cols(&layout) as usize;
+    for (token, dy) in dy.values.chunks(layout.cols() as usize).enumerate() {
+        for head in 0..heads + 2 * kv_heads {
+            let first_value = heads + kv_heads;
+            let before = head.min(first_value) * width + head.saturating_sub(first_value) * value_dim;
+            let is_value = head >= first_value;
+            let source =
+                if is_value && values == Values::OfKeys { before - kv_heads * width } else { before };
+            let count = if is_value { value_dim } else { width } as usize;
+            let from = token * x_cols + source as usize..token * x_cols + source as usize + count;
+            let (x, dy) = (&x.values[from.clone()], &dy[before as usize..before as usize + count]);
+            if is_value && values == Values::Plain {
+                want_y.extend(x);
+                want_dx[from].copy_from_slice(dy);
+                continue;
+            }
+            let w = if is_value { &ones } else { [&wq, &wk][usize::from(head >= heads)] };
+            want_y.extend(reference::rms_norm::rms_norm(x, w, dim, epsilon));
+            let (dx, dw) = reference::rms_norm::rms_norm_backward(x, w, dy, dim, epsilon);
+            want_dx[from].iter_mut().zip(dx).for_each(|(sum, dx)| *sum += dx);
+            if !is_value {
+                let sums = if head < heads { &mut want_dwq } else { &mut want_dwk };
+                *sums = sum(sums, &dw);
+            }
         }
     }
-    case.expect("y", y, want_y, allowed(element, layout.head_dim));
-    case.expect("dx", dy.tensor, want_dx, allowed(element, layout.head_dim));
-    case.expect("dwq", dwq.tensor, want_dwq, allowed(F32, tokens * layout.heads));
-    case.expect("dwk", dwk.tensor, want_dwk, allowed(F32, tokens * layout.kv_heads));
+    case.expect("y", y, want_y, allowed(element, width));
+    case.expect("dx", dx, want_dx, allowed(element, width));
+    case.expect("dwq", dwq.tensor, want_dwq, allowed(F32, tokens * heads));
+    case.expect("dwk", dwk.tensor, want_dwk, allowed(F32, tokens * kv_heads));
+}
+
+/// A number of a checkpoint times rows.
+#[test]
+fn rows_are_scaled_by_one_number() {
+    for element in [F32, F16, Bf16] {
+        check(&format!("scale {element:?}"), |case| {
+            let (x, factor) = (case.input(5, 39, element), case.input(1, 1, element));
+            let y = case.output(5, 39, element);
+            add::scale(&mut case.rec, x.tensor, factor.tensor, y);
+            let want = x.values.iter().map(|x| x * factor.values[0]).collect();
+            case.expect("y", y, want, allowed(element, 1));
+        });
+    }
 }
 
 #[test]

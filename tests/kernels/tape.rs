@@ -10,6 +10,7 @@ use gristmill::ops::gelu::Gelu;
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::latent_heads::{Angles, LatentHeads, LatentParts};
 use gristmill::ops::layer_norm::LayerNorm;
+use gristmill::ops::qk_norm::Values;
 use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::ops::rope_scaling::RopeScaling;
@@ -508,7 +509,8 @@ fn qk_norm() {
             LAYOUT.cols(),
             8 + N * 4,
             |tape, x, w| {
-                let y = tape.qk_norm(x, &w[0].parameter, &w[1].parameter, LAYOUT, RmsNorm::new(1e-6));
+                let weights = [&w[0].parameter, &w[1].parameter];
+                let y = tape.qk_norm(x, weights, Values::Plain, LAYOUT, RmsNorm::new(1e-6));
                 result.set(Some(y.tensor));
                 y
             },

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 26] = [
+const FAMILIES: [&str; 27] = [
     "llama",
     "mistral",
     "qwen3",
@@ -35,6 +35,7 @@ const FAMILIES: [&str; 26] = [
     "stablelm",
     "cohere",
     "gpt_neox",
+    "gemma4_text",
     "gpt2",
 ];
 const TEXT: &str = "tests/data/mill.txt";

@@ -3,7 +3,7 @@
 use gristmill::element::Element;
 use gristmill::model::config::{
     self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig,
-    Norm, NormPlacement, ParallelResidual, Positions, QueryScaling, RopeScaling, TokenDispatch, Yarn,
+    Norm, NormPlacement, ParallelResidual, Positions, QueryScaling, RopeScaling, TokenDispatch, Values, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
@@ -32,10 +32,10 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         hidden_size: model.hidden_size,
         num_layers: model.num_layers,
         num_heads: model.num_heads,
-        num_kv_heads: model.num_kv_heads,
-        head_dim: model.head_dim,
+        num_kv_heads: model.layer.num_kv_heads,
+        head_dim: model.layer.head_dim,
         gate: reference_gate(model.activation.gate().unwrap_or_default()),
-        intermediate_size: model.intermediate_size,
+        intermediate_size: model.layer.intermediate_size,
         norm_eps: model.norm_eps,
         rope: reference_rope(model, &model.layer),
         tie_word_embeddings: model.tie_word_embeddings,
@@ -44,7 +44,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             kv_rank: latent.kv_rank,
             nope_dim: latent.nope_dim,
             value_dim: latent.value_dim,
-            scale: model.softmax_scale().into(),
+            scale: model.softmax_scale(&model.layer).into(),
         }),
         biases: reference::gpt::Biases {
             qkv: model.qkv_bias,
@@ -102,6 +102,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 ParallelResidual::TwoNorms => Parallel::TwoNorms,
                 ParallelResidual::OneNorm => Parallel::OneNorm,
             }),
+            value_norm: (0..model.num_layers).any(|number| model.layer(number).values != Values::Plain),
+            layer_scalars: model.has_layer_scalars,
             query_layer: model.layer(model.num_layers - 1).has_query_table,
             head_epsilon: model.head_epsilon,
             score_cap: model.score_cap,
@@ -129,7 +131,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
 
 fn reference_rope(model: &ModelConfig, layer: &LayerConfig) -> reference::rope::Rope {
     reference::rope::Rope {
-        head_dim: model.latent.map_or(model.head_dim, |latent| latent.rope_dim),
+        head_dim: model.latent.map_or(layer.head_dim, |latent| latent.rope_dim),
         rotary_dim: layer.rotary_dim,
         theta: layer.rope_theta,
         // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of
@@ -150,7 +152,16 @@ fn reference_layers(model: &ModelConfig) -> BTreeMap<usize, Layer> {
         let rope = model.rope(number).map(|_| reference_rope(model, layer));
         let growth =
             |QueryScaling { beta, original }| reference::query_scaling::QueryScaling { beta, original };
-        (number, Layer { window: layer.sliding_window, rope, query_scaling: layer.query_scaling.map(growth) })
+        let reference = Layer {
+            num_kv_heads: layer.num_kv_heads,
+            head_dim: layer.head_dim,
+            key_values: layer.values == Values::OfKeys,
+            intermediate_size: layer.intermediate_size,
+            window: layer.sliding_window,
+            rope,
+            query_scaling: layer.query_scaling.map(growth),
+        };
+        (number, reference)
     };
     (0..model.num_layers).filter(differs).map(layer).collect()
 }
@@ -245,6 +256,7 @@ fn reference_scaling(scaling: &RopeScaling) -> Scaling {
         RopeScaling::Llama3(Llama3 { factor, original, low_freq_factor, high_freq_factor }) => {
             Scaling::Llama3 { factor, original, low_freq_factor, high_freq_factor }
         }
+        RopeScaling::Proportional { share } => Scaling::Proportional { share },
         other => panic!("the reference has no scaling like {other:?}"),
     }
 }

@@ -248,7 +248,7 @@ pub fn reference_optimizer(optimizer: &Optimizer) -> (Rule, AdamWSettings) {
 
 /// Whether the biases of some dimensions of keys have no effect.
 fn has_idle_key_biases(model: &ModelConfig) -> bool {
-    let rotates_all = model.rope(0).is_some_and(|rope| rope.rotary_dim as usize == model.head_dim);
+    let rotates_all = model.rope(0).is_some_and(|rope| rope.rotary_dim as usize == model.layer.head_dim);
     model.qkv_bias && !model.qk_norm && !rotates_all
 }
 
@@ -256,7 +256,7 @@ fn has_idle_key_biases(model: &ModelConfig) -> bool {
 /// scores of a query, which softmax ignores: its gradient is zero except for rounding, and AdamW turns that rounding
 /// into full-length steps. No two computations agree on these biases, and no loss depends on them.
 fn take_key_biases(model: &ModelConfig, weights: &mut Weights) -> Weights {
-    let keys = model.num_heads..model.num_heads + model.num_kv_heads;
+    let keys = model.num_heads..model.num_heads + model.layer.num_kv_heads;
     let rotating = model.rope(0).map_or(0, |rope| rope.rotary_dim as usize);
     let is_key = |name: &str, head: usize| match name {
         name if name.ends_with("attn.c_attn.bias") => keys.contains(&head),
@@ -265,8 +265,8 @@ fn take_key_biases(model: &ModelConfig, weights: &mut Weights) -> Weights {
     };
     let mut taken = Weights::new();
     for (name, bias) in weights.iter_mut().filter(|(name, _)| name.contains("att")) {
-        let is_idle =
-            |index: usize| is_key(name, index / model.head_dim) && index % model.head_dim >= rotating;
+        let width = model.layer.head_dim;
+        let is_idle = |index: usize| is_key(name, index / width) && index % width >= rotating;
         let (idle, rest): (Vec<_>, Vec<_>) = bias.iter().enumerate().partition(|(index, _)| is_idle(*index));
         let values =
             |pairs: Vec<(usize, &f64)>| pairs.into_iter().map(|(_, value)| *value).collect::<Vec<f64>>();

@@ -77,7 +77,8 @@ fn the_scale_of_yarn_follows_the_reference() {
     let yarn = "rope_scaling: {type: yarn, factor: 4, original_max_position_embeddings: 8, beta_fast: 1, beta_slow: 0.01, \
                 mscale: 1.0, mscale_all_dim: 0.5}";
     let setup = dense("yarn", &format!("{RANKS}, {yarn}"));
-    let scale = setup.plan().model.softmax_scale() * 12f32.sqrt();
+    let model = setup.plan().model;
+    let scale = model.softmax_scale(&model.layer) * 12f32.sqrt();
     assert!((scale - (0.05 * 4f32.ln() + 1.0).powi(2)).abs() < 1e-6, "{scale}");
     follows(&setup);
 }

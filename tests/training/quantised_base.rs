@@ -106,9 +106,7 @@ fn a_quantised_base_takes_the_bytes_of_its_blocks() {
                     (spec.rows * spec.cols.div_ceil(64)) as u64 * block
                 }
                 Role::Router | Role::Lora => 4 * elements,
-                Role::Embedding | Role::Positions | Role::Head | Role::Vector | Role::ExpertBiases { .. } => {
-                    2 * elements
-                }
+                _ => 2 * elements,
             }
         };
         let parameters = &recordings.layout.parameters;

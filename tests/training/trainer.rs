@@ -44,6 +44,23 @@ fn layers_that_differ_follow_the_reference() {
     follows_the_reference(&portable, 4);
 }
 
+/// Heads that are wider and fewer in layers without a window, whose values are their keys, beside others with a norm of
+/// values, as in Gemma 4: whole, and with adapters.
+#[test]
+fn layers_with_other_heads_follow_the_reference() {
+    let model = "n_kv_heads: 2, use_qk_norm: True, use_v_norm: True, norm_placement: both, layer_scalars: True, \
+                 sliding_window: 7, layer_types: [sliding_attention, full_attention], sliding_theta: 30, \
+                 global_head_dim: 20, num_global_key_value_heads: 1, attention_multiplier: 1.0, \
+                 rope_scaling: {rope_type: proportional, partial_rotary_factor: 0.3}";
+    let shared = format!("{model}, attention_k_eq_v: True");
+    follows(&Setup::new("other heads", &shared));
+    let adapters = "pet_config: {pet_type: lora, random_base: True, lora_dropout: 0.0, lora_rank: 3, target_modules: '.*'}";
+    let adapters = format!("{shared}, {adapters}");
+    follows_the_reference(&Setup::new("adapters of other heads", &adapters), 4);
+    let portable = Setup::new("other heads on portable", model).with(&["--context.tier=portable"]);
+    follows_the_reference(&portable, 4);
+}
+
 /// Windows of 24 tokens under frequencies made for 8 and for 16 tokens: some pairs are kept, some interpolated, some
 /// blended.
 #[test]

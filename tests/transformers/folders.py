@@ -50,6 +50,7 @@ FAMILIES = {
     "stablelm": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True, **shapes.SHARE}),
     "cohere": ("cohere", {"logit_scale": 0.3, **shapes.ROPE}),
     "gpt_neox": ("gpt_neox", shapes.SHARE),
+    "gemma4_text": ("gemma4_text", shapes.GEMMA4 | {"layer_types": [shapes.SLIDING, shapes.FULL]}),
     "gpt2": ("gpt2", {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
 }
 CONVERSING = {

@@ -75,6 +75,7 @@ WRAPPERS = {
     "qwen2_vl": ("qwen2_vl_text", {"vision_config": QWEN_VISION}),
     "qwen2_5_vl": ("qwen2_5_vl_text", {"vision_config": QWEN_VISION}),
     "qwen3_vl": ("qwen3_vl_text", {"vision_config": QWEN_VISION | {"deepstack_visual_indexes": [0]}}),
+    "gemma4": ("gemma4_text", {"vision_config": IMAGES | {"model_type": "gemma4_vision"}, "audio_config": None}),
     "gemma3": ("gemma3_text", {"vision_config": IMAGES | {"model_type": "siglip_vision_model"}, "mm_tokens_per_image": 4}),
     "idefics3": ("llama", {"vision_config": IMAGES}),
     "smolvlm": ("llama", {"vision_config": IMAGES}),
@@ -87,6 +88,13 @@ GEMMA3 = {
 }
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0}
 SHARE = {"rope_parameters": ROPE["rope_parameters"] | {"partial_rotary_factor": 0.5}}
+GEMMA4 = {
+    "sliding_window": 7, "layer_types": [SLIDING, SLIDING, FULL], "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCABULARY,
+    "global_head_dim": 32, "attention_k_eq_v": True, "num_global_key_value_heads": 1,
+    "rope_parameters": {
+        FULL: {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.3}, SLIDING: {"rope_type": "default", "rope_theta": 40.0},
+    },
+}
 WIDE = {"hidden_size": 160, "intermediate_size": 300, "head_dim": 40}  # of several blocks of FP8 each way
 
 # Shape: its model_type, keys that it has beside those above, and what it has to be.
@@ -278,6 +286,21 @@ SHAPES = {
     ),
     "gemma3_text with a long window": ("gemma3_text", GEMMA3 | {"sliding_window": 4096, "query_pre_attn_scalar": 24}, "equal"),
     "gemma3_text with scaled windows": ("gemma3_text", GEMMA3 | {"rope_parameters": {FULL: ROPE["rope_parameters"], SLIDING: LINEAR["rope_parameters"]}}, "refused"),
+    "gemma4_text": ("gemma4_text", GEMMA4, "equal"),
+    "gemma4_text, its values of its own": (
+        "gemma4_text",
+        GEMMA4 | {"attention_k_eq_v": False, "attention_bias": True, "tie_word_embeddings": False, "final_logit_softcapping": 2.0},
+        "equal",
+    ),
+    "gemma4_text of one rotation": (
+        "gemma4_text",
+        GEMMA4 | {"rope_parameters": dict.fromkeys([FULL, SLIDING], ROPE["rope_parameters"]), "global_head_dim": 24, "sliding_window": 4096},
+        "equal",
+    ),
+    "gemma4_text without windows": ("gemma4_text", GEMMA4 | {"layer_types": [FULL, FULL, FULL]}, "equal"),
+    "gemma4_text with embeddings of each layer": ("gemma4_text", GEMMA4 | {"hidden_size_per_layer_input": 12}, "refused"),
+    "gemma4_text with shared keys": ("gemma4_text", GEMMA4 | {"num_kv_shared_layers": 1, "layer_types": [SLIDING, FULL, FULL]}, "refused"),
+    "gemma4": ("gemma4", GEMMA4 | {"tie_word_embeddings": True}, "equal"),
     "gemma3": ("gemma3", GEMMA3 | {"tie_word_embeddings": True}, "equal"),
     "bloom, residual after the norm": ("bloom", {"apply_residual_connection_post_layernorm": True}, "refused"),
 }

@@ -6,8 +6,8 @@
 use crate::configuration::plan;
 use crate::variants::{
     convolutions, delta_rules, grouped_products, of_several_ranks, other_layer_norms, permutations,
-    products_of_few_rows,
-    products_through_gelu, products_through_swiglu, quantised_products, routers, scaled_launches,
+    products_of_few_rows, products_through_gelu, products_through_swiglu, quantised_products, routers,
+    scaled_launches,
 };
 use crate::{finite, uniformity, writers};
 use gristmill::device::lane_probe;

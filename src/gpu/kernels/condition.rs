@@ -86,6 +86,8 @@ conditions! {
     Interleaved = "interleaved",
     /// The gradients of attention's keys and values are left in parts, one for each of several groups of query heads.
     KeyParts = "key_parts",
+    /// Values are the keys before their norm, normalised too.
+    KeyValues = "key_values",
     /// Attention also writes the largest score of each query.
     Logits = "logits",
     /// Half precision is converted by the adapter's own instructions; only with `f16`.
@@ -106,7 +108,7 @@ conditions! {
     Rotated = "rotated",
     /// Cooperative matrices are loaded and stored by pointers to numbers, as Metal demands, instead of vectors.
     ScalarPointers = "scalar_pointers",
-    /// A product, a sum of rows or embedded tokens are multiplied by a factor.
+    /// A product, a sum of rows, embedded tokens or a copy are multiplied by a factor.
     Scaled = "scaled",
     /// A token attends within its document only.
     Segmented = "segmented",
@@ -133,6 +135,8 @@ conditions! {
     SwigluSlopes = "swiglu_slopes",
     /// A norm by mean and standard deviation adds no bias.
     Unbiased = "unbiased",
+    /// Values are normalised like queries and keys.
+    ValueNorm = "value_norm",
     /// The right factor of a product is loaded 64 bits at a time.
     Wide = "wide",
     /// Two subgroups share the columns of each strip of attention by matrices.

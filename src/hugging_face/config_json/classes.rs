@@ -104,6 +104,8 @@ pub(in crate::hugging_face) enum Windows {
     Unrotated,
     /// All layers but every `sliding_window_pattern`-th.
     Pattern,
+    /// All layers but every sixth, and never the last, whatever `layer_types` lists.
+    FiveOfSix,
 }
 
 /// The names of tensors under which a class was first published.

@@ -5,7 +5,7 @@ use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{
     Activation, Family, Gate, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, Norm, NormPlacement,
-    ParallelResidual, QkNorm, Score,
+    ParallelResidual, QkNorm, Score, Values,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -18,15 +18,16 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
     };
     let window = model.layer_kinds().find_map(|(layer, _)| model.published_window(layer));
     let slides = of_layers(&|layer| window.is_none() || model.published_window(layer).is_some());
+    let values: Vec<Values> = model.layer_kinds().map(|(layer, _)| layer.values).collect();
     let mut facts: BTreeMap<&'static str, Value> = BTreeMap::from([
         ("type", type_of(model.family).into()),
         ("vocab_size", model.vocab_size.into()),
         ("hidden_size", model.hidden_size.into()),
         ("num_layers", model.num_layers.into()),
         ("num_heads", model.num_heads.into()),
-        ("n_kv_heads", model.num_kv_heads.into()),
-        ("head_dim", model.head_dim.into()),
-        ("intermediate_size", model.intermediate_size.into()),
+        ("n_kv_heads", model.layer.num_kv_heads.into()),
+        ("head_dim", model.layer.head_dim.into()),
+        ("intermediate_size", model.layer.intermediate_size.into()),
         ("hidden_act", activation(model.activation).into()),
         ("rms_norm_eps", model.norm_eps.into()),
         ("gated_linear_unit", model.activation.gate().is_none().then_some(false).into()),
@@ -46,6 +47,11 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("sliding_window", window.into()),
         ("layer_types", theirs::layer_types(&slides)),
         ("sliding_theta", sliding_theta(model).into()),
+        ("use_v_norm", values.iter().any(|values| *values != Values::Plain).then_some(true).into()),
+        ("attention_k_eq_v", values.contains(&Values::OfKeys).then_some(true).into()),
+        ("global_head_dim", of_global(model, |layer| layer.head_dim).into()),
+        ("num_global_key_value_heads", of_global(model, |layer| layer.num_kv_heads).into()),
+        ("layer_scalars", model.has_layer_scalars.then_some(true).into()),
         ("no_rope_layers", theirs::no_rope_layers(&of_layers(&|layer| layer.rotates))),
         ("theta", model.layer.rope_theta.into()),
         ("rope_scaling", hugging_face_scaling(&model.layer.rope_scaling, model.layer.query_scaling.as_ref())),
@@ -53,7 +59,10 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("embedding_multiplier", other_than_one(model.factors.embedding)),
         ("residual_multiplier", other_than_one(model.factors.residual)),
         ("logits_scaling", other_than_one(model.factors.logits_divisor)),
-        ("attention_multiplier", model.factors.scores.unwrap_or(model.softmax_scale().into()).into()),
+        (
+            "attention_multiplier",
+            model.factors.scores.unwrap_or(model.softmax_scale(&model.layer).into()).into(),
+        ),
         ("attn_logit_softcapping", model.score_cap.into()),
         ("final_logit_softcapping", model.logit_cap.into()),
         ("q_lora_rank", latent.and_then(|sizes| sizes.q_rank).into()),
@@ -68,6 +77,12 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
     facts.extend(always_here().iter().map(|(fact, value)| (fact.as_str(), value.clone())));
     facts.extend(model.mixture.iter().flat_map(mixture));
     facts
+}
+
+/// A number of layers without a window, if it is another than the model's.
+fn of_global(model: &ModelConfig, number: impl Fn(&LayerConfig) -> usize) -> Option<usize> {
+    let is_own = |layer: &&LayerConfig| layer.window().is_none() && number(layer) != number(&model.layer);
+    model.layer_kinds().map(|(layer, _)| layer).find(is_own).map(number)
 }
 
 /// The base of the rotation in layers with a window, if they rotate otherwise than others.
@@ -91,7 +106,7 @@ pub(super) fn has_key(fact: &str, value: &Value) -> bool {
         // A scaling that is not built keeps the type that the file gives it.
         Value::Object(parameters) if fact == "rope_scaling" => {
             let kind = parameters.get("rope_type").and_then(Value::as_str);
-            matches!(kind, Some("linear" | "yarn" | "llama3" | "dynamic_ntk"))
+            matches!(kind, Some("linear" | "yarn" | "llama3" | "proportional" | "dynamic_ntk"))
         }
         _ => true,
     }
@@ -123,7 +138,7 @@ fn other_than_one(factor: Option<f64>) -> Value {
 
 /// The width of which a share rotates. In latent attention all of it rotates.
 fn rotating_width(model: &ModelConfig) -> usize {
-    if model.latent.is_some() { model.layer.rotary_dim } else { model.head_dim }
+    if model.latent.is_some() { model.layer.rotary_dim } else { model.layer.head_dim }
 }
 
 /// The word for how q and k are normalised, unless it is head by head before the rotation.

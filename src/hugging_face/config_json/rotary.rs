@@ -27,7 +27,7 @@ const LENGTHS: &str = "max_position_embeddings|original_max_position_embeddings"
 /// Parameters that occur beside those of a type.
 const COMMON: &str = "rope_type type rope_theta partial_rotary_factor";
 /// The parameters that each type takes. The last type is of our own files.
-const TYPES: [(&str, &str); 6] = [
+const TYPES: [(&str, &str); 7] = [
     ("default", ""),
     ("linear", "factor"),
     ("dynamic", "factor original_max_position_embeddings"),
@@ -36,6 +36,7 @@ const TYPES: [(&str, &str); 6] = [
         "factor original_max_position_embeddings beta_fast beta_slow mscale mscale_all_dim attention_factor truncate",
     ),
     ("llama3", "factor original_max_position_embeddings low_freq_factor high_freq_factor"),
+    ("proportional", ""),
     ("dynamic_ntk", "original_max_position_embeddings"),
 ];
 /// Parameters beside those of any type, of classes whose queries grow with their position. The length is without effect.
@@ -126,7 +127,8 @@ fn parameters(reading: &Reading<'_>, kind: &str) -> Map<String, Value> {
         return entries(written.unwrap_or(own));
     }
     let of_kind = |kinds: &Value| kinds.get(kind).cloned().unwrap_or_default();
-    let mut parameters = entries(reading.written.get("rope_parameters").map(of_kind).unwrap_or_default());
+    let written = reading.written.get("rope_parameters").filter(|kinds| !kinds.is_null());
+    let mut parameters = entries(of_kind(written.unwrap_or(&own)));
     // Older files scale the rotation of layers without a window alone.
     if kind == FULL {
         parameters.extend(entries(reading.written.get("rope_scaling").cloned().unwrap_or_default()));
@@ -156,10 +158,12 @@ impl Rotation {
         let is_written = SHARES.split('|').any(|key| reading.writes(key));
         let dimensions = reading.number(DIMENSIONS).filter(|_| reading.reads(DIMENSIONS) && !is_written);
         let of_head = dimensions.zip(reading.number("head_dim")).map(|(rotating, width)| rotating / width);
-        let share =
+        let mut share =
             inner("partial_rotary_factor").or(of_head).or_else(|| reading.number(SHARES)).unwrap_or(1.0);
-        let is_read = share == 1.0 || SHARES.split('|').any(|key| reading.reads(key));
         let kind = ["rope_type", "type"].iter().find_map(|key| parameters.get(*key)?.as_str());
+        // The share of this type is one of the pairs of the whole head.
+        share = if kind == Some("proportional") { 1.0 } else { share };
+        let is_read = share == 1.0 || SHARES.split('|').any(|key| reading.reads(key));
         // The three parts of a position are the same in text.
         let kind = kind.filter(|kind| *kind != "mrope" || !reading.reads("mrope_section"));
         let mut kind = kind.unwrap_or("default").to_string();
@@ -223,6 +227,10 @@ impl Rotation {
             // This type stretches only texts that are longer than the model is made for.
             "dynamic" => (length <= longest?).then_some(RopeScaling::None),
             "dynamic_ntk" => Some(RopeScaling::DynamicNtk { original: original?, length: longest? }),
+            "proportional" => {
+                let share = self.number("partial_rotary_factor").unwrap_or(1.0);
+                (share > 0.0 && share <= 1.0).then_some(RopeScaling::Proportional { share })
+            }
             "yarn" => self.yarn(factor.or_else(|| Some(longest? / original?))?, original?),
             _ => Some(RopeScaling::Llama3(Llama3 {
                 factor: factor?,

@@ -5,7 +5,7 @@ use super::*;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
     Activation, Factors, Family, Gate, Gelu, Llama3, MixtureConfig, NormPlacement, QkNorm, QueryScaling,
-    RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
+    RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
 };
 use exported::mixture;
 use serde_json::json;
@@ -20,7 +20,8 @@ fn llama() -> ModelConfig {
         intermediate_size: 24,
         seq_length: 8,
     };
-    ModelConfig { num_kv_heads: 2, max_positions: 16, ..ModelConfig::llama(sizes) }
+    let llama = ModelConfig { max_positions: 16, ..ModelConfig::llama(sizes) };
+    llama.with_layers(|layer| layer.num_kv_heads = 2)
 }
 
 /// A file of `kind` with the sizes of [`llama`] and these keys.
@@ -45,7 +46,7 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
         "moe_intermediate_size": 12,
         "shared_expert_intermediate_size": 12, "shared_intermediate_size": 12, "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
         "first_k_dense_replace": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
-        "v_head_dim": 4,
+        "v_head_dim": 4, "global_head_dim": 8, "hidden_size_per_layer_input": 0,
     });
     classes::all().map(move |class| {
         let mut config = json!({ "model_type": class.name });
@@ -544,6 +545,75 @@ fn olmo_3_rotates_otherwise_in_windows() {
         &model(5e5, RopeScaling::None),
         &["`sliding_window_pattern: 2` is not a key of `olmo3`"],
     );
+}
+
+/// Numbers of layers without a window are written in two ways.
+#[test]
+fn gemma_4_has_other_heads_in_layers_without_a_window() {
+    let factors = Factors { embedding: Some(4.0), scores: Some(1.0), ..Factors::default() };
+    let gemma = |values: Values, kv_heads: usize| {
+        let activation = Activation::Gated(Gate::Gelu(Gelu::Tanh));
+        let (norm_placement, llama) = (NormPlacement::Both, llama());
+        let model = ModelConfig {
+            norm_placement,
+            activation,
+            factors,
+            qk_norm: true,
+            has_layer_scalars: true,
+            ..llama
+        };
+        model.with_each_layer(|number, layer| {
+            (layer.sliding_window, layer.values) = (Some(4), Values::Normalised);
+            if number == 2 {
+                (layer.sliding_window, layer.values, layer.num_kv_heads) = (None, values, kv_heads);
+                (layer.head_dim, layer.rotary_dim, layer.rope_theta) = (8, 8, 1e6);
+                layer.rope_scaling = RopeScaling::Proportional { share: 0.25 };
+            }
+        })
+    };
+    let gemma4 = |more: Value| {
+        let keys =
+            json!({"tie_word_embeddings": false, "sliding_window": 4, "hidden_size_per_layer_input": 0});
+        let mut config = config("gemma4_text", keys);
+        more.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    let (own, shared) = (gemma(Values::Normalised, 2), gemma(Values::OfKeys, 1));
+    equal(&gemma4(json!({"global_head_dim": 8, "num_global_key_value_heads": 1})), &own);
+    let keys = json!({"global_head_dim": 8, "num_global_key_value_heads": 1, "attention_k_eq_v": true});
+    equal(&gemma4(keys), &shared);
+    let by_layer = json!({"2": {"head_dim": 8, "num_key_value_heads": 1}});
+    equal(&gemma4(json!({"per_layer_config": by_layer, "attention_k_eq_v": true})), &shared);
+    // The last layer has no window, whatever is listed.
+    let types = json!(["sliding_attention", "sliding_attention", "sliding_attention"]);
+    equal(
+        &gemma4(json!({"global_head_dim": 8, "layer_types": types, "use_bidirectional_attention": "vision"})),
+        &own,
+    );
+    for (keys, line) in [
+        (json!({}), "`global_head_dim` is 512 by default in `gemma4_text`, and this run has 8"),
+        (json!({"global_head_dim": 8, "attention_k_eq_v": true}), "`attention_k_eq_v` is True in"),
+        (
+            json!({"per_layer_config": {"1": {"head_dim": 8}, "2": {"head_dim": 8}}}),
+            "`per_layer_config` is another",
+        ),
+        (
+            json!({"per_layer_config": {"2": {"head_dim": 8, "rms_norm_eps": 1.0}}}),
+            "`per_layer_config` is other",
+        ),
+        (
+            json!({"global_head_dim": 8, "hidden_size_per_layer_input": 4}),
+            "`hidden_size_per_layer_input` is 4 in",
+        ),
+        (json!({"global_head_dim": 8, "num_kv_shared_layers": 1}), "`num_kv_shared_layers` is 1 in"),
+        (json!({"global_head_dim": 8, "enable_moe_block": true}), "`enable_moe_block` is True in"),
+        (
+            json!({"global_head_dim": 8, "use_bidirectional_attention": "all"}),
+            "`use_bidirectional_attention` is all in",
+        ),
+    ] {
+        refused(&gemma4(keys), &own, &[line]);
+    }
 }
 
 #[test]

@@ -75,6 +75,7 @@ pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: 
     let width = rotating_width(facts).unwrap_or(0.0);
     let is_same = |layer: &LayerConfig| {
         let kind = if model.published_window(layer).is_some() { SLIDING } else { FULL };
+        let width = number(facts, "global_head_dim").filter(|_| kind == FULL).unwrap_or(width);
         let is_as = |ours| rotary::is_same_rotation(reading, kind, model.max_positions, &ours, width);
         model.rotary(layer).is_none_or(is_as)
     };
@@ -82,7 +83,7 @@ pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: 
         let facts_of_it = ["theta", "rotary_percent", "rope_scaling", "sliding_theta"];
         facts_of_it.iter().for_each(|fact| drop(facts.remove(fact)));
     }
-    let is_as_wide = number(facts, "head_dim") == Some(model.head_dim as f64);
+    let is_as_wide = number(facts, "head_dim") == Some(model.layer.head_dim as f64);
     if !is_as_wide && follows(reading, "attention_multiplier") {
         facts.remove("attention_multiplier");
     }
@@ -248,6 +249,10 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
     if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
         insert("n_kv_heads", "multi_query_attention", heads);
     }
+    // Gemma 4: among the tokens of images alone.
+    if reading.written.get("use_bidirectional_attention").is_some_and(|kind| kind == "vision") {
+        insert("use_bidirectional_attention", "use_bidirectional_attention", Value::Null);
+    }
     // Qwen2-VL: the parts of a position rotate shares of a head that make up half of it. The shares of Qwen3-VL are
     // interleaved.
     if reading.reads("mrope_section") && !reading.reads("mrope_interleaved") {
@@ -257,6 +262,61 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
             section.map_or(64, |parts| parts.iter().filter_map(Value::as_u64).fold(0, u64::saturating_add));
         let value = if sum == half { Value::Null } else { format!("of {sum} pairs of {half}").into() };
         insert("mrope_section", "mrope_section", value);
+    }
+}
+
+/// Sets what layers without a window have of their own: null where it is as in others, or where there are no others, a
+/// sentence where these layers are not all alike.
+fn fill_global(reading: &Reading<'_>, layers: &Layers, slides: &[bool], facts: &mut Facts) {
+    const NUMBERS: [[&str; 3]; 2] = [
+        ["global_head_dim", "head_dim", "head_dim"],
+        ["num_global_key_value_heads", "n_kv_heads", "num_key_value_heads"],
+    ];
+    if !reading.reads("global_head_dim") {
+        return;
+    }
+    let shares = reading.is_on("attention_k_eq_v");
+    facts.entry("attention_k_eq_v").and_modify(|shared| {
+        shared.value = if shares { true.into() } else { Value::Null };
+    });
+    let by_layer = reading.written.get("per_layer_config").and_then(Value::as_object);
+    let all_slide = slides.iter().all(|slides| *slides);
+    for [fact, usual, key] in NUMBERS {
+        let usual_value = facts.get(usual).map(|usual| usual.value.clone()).unwrap_or_default();
+        let (key, value) = match by_layer {
+            None if fact != "global_head_dim" && !shares => (fact, usual_value.clone()),
+            None => (fact, reading.decided(fact).1),
+            Some(by_layer) => {
+                let own = |layer: usize| by_layer.get(&layer.to_string()).and_then(|own| own.get(key));
+                let value = |layer: usize| own(layer).cloned().unwrap_or_else(|| usual_value.clone());
+                let mut global = (0..slides.len()).filter(|layer| !slides[*layer]).map(value);
+                let first = global.next().unwrap_or_default();
+                let are_alike = global.all(|other| other == first)
+                    && (0..slides.len())
+                        .filter(|layer| slides[*layer])
+                        .all(|layer| value(layer) == usual_value);
+                let value = if are_alike { first } else { "another in some layers of a kind".into() };
+                ("per_layer_config", value)
+            }
+        };
+        let is_own = !all_slide && !value.is_null() && value != usual_value;
+        let is_of_all = !slides.contains(&true) && layers.told() > 0;
+        if is_own
+            && is_of_all
+            && let Some(usual) = facts.get_mut(usual)
+        {
+            *usual = Fact { key: key.to_string(), value: value.clone() };
+        }
+        let value = if is_own && !is_of_all { value } else { Value::Null };
+        facts.insert(fact, Fact { key: key.to_string(), value });
+    }
+    let others = |own: &Value| {
+        let keys = own.as_object().into_iter().flat_map(|own| own.keys());
+        keys.into_iter().any(|key| !NUMBERS.iter().any(|[.., known]| known == key))
+    };
+    if by_layer.is_some_and(|by_layer| by_layer.values().any(others)) {
+        let value = "other numbers of some layers".into();
+        facts.insert("global_head_dim", Fact { key: "per_layer_config".to_string(), value });
     }
 }
 
@@ -280,9 +340,14 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
         false => rotating_layers(reading, &layers),
     };
     let of_windows = rotary::sliding_theta(reading, longest);
-    // Layers whose windows hide nothing still rotate otherwise.
-    let hides = if of_windows.value.is_null() { longest } else { usize::MAX };
-    let [size, types] = windows(reading, &layers, rotates.as_deref().unwrap_or_default(), hides);
+    let of_rotation = rotates.as_deref().unwrap_or_default();
+    fill_global(reading, &layers, &sliding_layers(reading, &layers, of_rotation), facts);
+    // Layers whose windows hide nothing still rotate otherwise, or have other heads.
+    let own_heads = ["global_head_dim", "num_global_key_value_heads", "attention_k_eq_v"];
+    let have_own_heads =
+        own_heads.iter().any(|fact| facts.get(fact).is_some_and(|said| !said.value.is_null()));
+    let hides = if of_windows.value.is_null() && !have_own_heads { longest } else { usize::MAX };
+    let [size, types] = windows(reading, &layers, of_rotation, hides);
     let rotates = rotates.map_or_else(Value::from, |rotates| no_rope_layers(&rotates));
     let of_windows = if size.is_null() { Fact { value: Value::Null, ..of_windows } } else { of_windows };
     for (fact, value) in [("sliding_window", size), ("layer_types", types), ("no_rope_layers", rotates)] {
@@ -371,6 +436,18 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
     if let Some(misfit) = listed.and_then(|listed| layers.misfit("layer_types", listed)) {
         return [size.into(), misfit.into()];
     }
+    let slides = sliding_layers(reading, layers, rotates);
+    match slides.contains(&true) {
+        true => [size.into(), layer_types(&slides)],
+        false => none,
+    }
+}
+
+/// Which layers have the window, if there is one.
+fn sliding_layers(reading: &Reading<'_>, layers: &Layers, rotates: &[bool]) -> Vec<bool> {
+    let rule = reading.class.windows();
+    let listed = reading.decided("layer_types").1;
+    let listed = listed.as_array().filter(|_| !matches!(rule, Windows::Never | Windows::Always));
     let border = reading.number("max_window_layers").map_or(0, |layers| layers as usize);
     let pattern = reading.number("sliding_window_pattern").map_or(1, |pattern| pattern as usize);
     let by_rule = |layer: usize| match rule {
@@ -383,16 +460,14 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
         Windows::OneOfTwo => layer.is_multiple_of(2),
         Windows::Unrotated => rotates.get(layer) == Some(&false),
         Windows::Pattern => !(layer + 1).is_multiple_of(pattern),
+        Windows::FiveOfSix => !(layer + 1).is_multiple_of(6),
     };
     let slides = |layer: usize| match listed {
+        _ if rule == Windows::FiveOfSix && (layer + 1) as f64 == layers.whole => false,
         Some(types) => types.get(layer).is_some_and(|kind| kind == SLIDING),
         None => by_rule(layer),
     };
-    let slides: Vec<bool> = (0..layers.told()).map(slides).collect();
-    match slides.contains(&true) {
-        true => [size.into(), layer_types(&slides)],
-        false => none,
-    }
+    (0..layers.told()).map(slides).collect()
 }
 
 /// `layer_types` of layers that have windows or not; null if all have one.

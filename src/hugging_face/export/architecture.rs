@@ -19,6 +19,7 @@
 //! | is dense and its norms multiply by 1 + w | `GemmaForCausalLM`, also with biases in all of attention | the gate's activation is GELU or SiLU, the factor of the embedding is the root of `hidden_size`, and there is no other; no window, no QK-norm, whole heads rotate |
 //! | and stand before and after sublayers | `Gemma2ForCausalLM`, with QK-norm `Gemma3ForCausalLM` | the same, with a factor of the scores that is one over the root of a whole number, windows in any layers and a soft cap of the logits; of Gemma 2: a soft cap of the scores; of Gemma 3: a rotation of their own in layers with a window |
 //! | is dense, and its norms stand before and after sublayers | `HyperCLOVAXForCausalLM`, also with factors, and with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
+//! | and values are normalised | `Gemma4ForCausalLM`, also with biases in all of attention | each layer has a factor, the factor of the scores is 1, that of the embedding the root of `hidden_size`; QK-norm, norms before and after sublayers that multiply by w, no window in the last layer |
 //! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is a GPT-NeoX | `GPTNeoXForCausalLM`, also with attention before the feed-forward network | biases in all of attention or in none, and in the feed-forward layers; two norms where the two stand beside each other, no window |
 //! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
@@ -49,7 +50,7 @@ use crate::hugging_face::config_json::classes::{Class, named, of_type};
 use crate::hugging_face::config_json::{Windows, facts, type_of};
 use crate::model::config::{
     Activation, Factors, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig, Norm, NormPlacement,
-    ParallelResidual, QkNorm,
+    ParallelResidual, QkNorm, Values,
 };
 use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
@@ -82,6 +83,7 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
 fn nearest_dense(model: &ModelConfig) -> &'static str {
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
     match (model.qk_norm, model.qkv_bias, windows) {
+        _ if model.has_layer_scalars || norms_values(model) => "gemma4_text",
         (.., Extent::None) if normalises_all_heads(model) => "olmo2",
         _ if normalises_all_heads(model) => "olmo3",
         _ if model.qk_norm && model.qk_norm_kind == QkNorm::RotatedHeads => "hunyuan_v1_dense",
@@ -137,15 +139,16 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let has_no_qk_norm =
         matches!(name, "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "gpt_neox") || is_cohere;
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
+    let is_gemma4 = name == "gemma4_text";
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
-    let is_wide = model.intermediate_size != 4 * model.hidden_size;
+    let is_wide = model.layer.intermediate_size != 4 * model.hidden_size;
     let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
     let of_experts = model.mixture.as_ref().map(|mixture| match is_dense {
         true => vec!["experts"],
         false => lacks_of_experts(name, mixture),
     });
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
-    let has_own_heads = model.head_dim * model.num_heads != model.hidden_size;
+    let has_own_heads = model.layer.head_dim * model.num_heads != model.hidden_size;
     let checks = [
         (!class.rotates_a_part() && !is_latent && rotates_a_part(model), "partial rotary embedding"),
         (class.windows() == Windows::Never && windows != Extent::None, "sliding window"),
@@ -170,7 +173,10 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             (is_granite || has_no_qk_norm || matches!(name, "ministral3" | "gemma")) && model.qk_norm,
             "QK-norm",
         ),
-        (!is_granite && !is_gemma && !is_cohere && has_factors(model), "factors of activations"),
+        (
+            !is_granite && !is_gemma && !is_gemma4 && !is_cohere && has_factors(model),
+            "factors of activations",
+        ),
         (
             is_cohere && Factors { logits_divisor: None, ..model.factors } != Factors::default(),
             "factors of activations but that of the logits",
@@ -183,8 +189,15 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             name == "gpt_neox" && !(model.gate_up_bias && model.down_bias),
             "feed-forward layers without biases",
         ),
+        (is_gemma4 && model.factors.scores != Some(1.0), "factor of the scores but 1"),
         (
-            is_gemma && !has_factors_of_gemma(name, model),
+            is_gemma4 && !(model.has_layer_scalars && norms_values(model)),
+            "layers without a factor, or a norm of values",
+        ),
+        (is_gemma4 && !ends_without_window(model), "sliding window of the last layer"),
+        (!is_gemma4 && model.has_own_heads(), "heads of other kinds in some layers"),
+        (
+            (is_gemma || is_gemma4) && !has_factors_of_gemma(name, model),
             "other factors than the root of hidden_size, of the embedding",
         ),
         (
@@ -204,11 +217,14 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "scaling of this type",
         ),
         (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
-        (name == "gpt_bigcode" && model.num_kv_heads != 1, "number of key and value heads but one"),
+        (name == "gpt_bigcode" && model.layer.num_kv_heads != 1, "number of key and value heads but one"),
         (name == "bloom" && is_wide, "feed-forward network of this width"),
         (!is_gemma && name != "nemotron" && model.zero_centered_norms, "norms that multiply by 1 + w"),
         (name != "gemma2" && model.score_cap.is_some(), "soft cap of attention scores"),
-        (!matches!(name, "gemma2" | "gemma3_text") && model.logit_cap.is_some(), "soft cap of logits"),
+        (
+            !matches!(name, "gemma2" | "gemma3_text" | "gemma4_text") && model.logit_cap.is_some(),
+            "soft cap of logits",
+        ),
         (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
         (
             matches!(name, "qwen3_moe" | "deepseek" | "mixtral") && model.qkv_bias,
@@ -221,8 +237,10 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "head_dim of its own",
         ),
         (
-            matches!(name, "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe")
-                && !model.qk_norm,
+            matches!(
+                name,
+                "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" | "gemma4_text"
+            ) && !model.qk_norm,
             "attention without QK-norm",
         ),
         // The class's norms of latent vectors do not read `rms_norm_eps`.
@@ -249,7 +267,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" => [model.qkv_bias, false],
         "granitemoe" | "granitemoeshared" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
-        "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "cohere" | "cohere2" => [model.qkv_bias, false],
+        "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
         "ernie4_5" | "starcoder2" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
         _ => [false, false],
@@ -263,6 +281,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "gemma",
         "gemma2",
         "gemma3_text",
+        "gemma4_text",
         "smollm3",
         "olmo2",
         "olmo3",
@@ -356,7 +375,16 @@ fn normalises_all_heads(model: &ModelConfig) -> bool {
 }
 
 fn rotates_a_part(model: &ModelConfig) -> bool {
-    model.rotaries().iter().any(|rotary| (rotary.rope.rotary_dim as usize) < model.head_dim)
+    model.layer_kinds().any(|(layer, _)| model.rotary(layer).is_some() && layer.rotary_dim < layer.head_dim)
+}
+
+/// Whether values are normalised, in all layers.
+fn norms_values(model: &ModelConfig) -> bool {
+    model.layer_kinds().all(|(layer, _)| layer.values != Values::Plain)
+}
+
+fn ends_without_window(model: &ModelConfig) -> bool {
+    model.num_layers == 0 || model.layer(model.num_layers - 1).window().is_none()
 }
 
 fn has_factors(model: &ModelConfig) -> bool {

@@ -2,7 +2,7 @@ pub(in crate::hugging_face) mod mixture;
 
 use super::*;
 use crate::model::config::{
-    Activation, Factors, Gate, Gelu, LatentAttention, NormPlacement, Positions, QkNorm, Sizes,
+    Activation, Factors, Gate, Gelu, LatentAttention, NormPlacement, Positions, QkNorm, Sizes, Values,
 };
 
 fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
@@ -117,6 +117,17 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
         (&kinds["sliding_attention"]["rope_theta"], &kinds["full_attention"]["rope_theta"]),
         (&json!(50.0), &json!(10000.0))
     );
+    let gemma4 = |values: Values| {
+        let factors = Factors { scores: Some(1.0), ..both(plain.clone()).factors };
+        let model = both(with(false, true, None));
+        let model = ModelConfig { zero_centered_norms: false, has_layer_scalars: true, factors, ..model };
+        model.with_each_layer(|number, layer| {
+            (layer.values, layer.sliding_window) = (values, (number < 2).then_some(4));
+        })
+    };
+    expect(gemma4(Values::Normalised), "Gemma4ForCausalLM", None);
+    let lacks = "no layers without a factor, or a norm of values";
+    expect(gemma4(Values::Plain), "Gemma4ForCausalLM", Some(lacks));
     let capped = ModelConfig { score_cap: Some(50.0), ..own_theta };
     expect(capped, "Gemma3ForCausalLM", Some("no soft cap of attention scores"));
     let odd = ModelConfig {
@@ -193,11 +204,13 @@ fn types_with_names_of_their_own_say_what_computes_them() {
         ..gpt2.clone()
     };
     expect(&bloom, "BloomForCausalLM", None);
-    let odd = ModelConfig { activation: Activation::Gelu(Gelu::Fast), intermediate_size: 60, ..bloom };
+    let odd = ModelConfig { activation: Activation::Gelu(Gelu::Fast), ..bloom };
+    let odd = odd.with_layers(|layer| layer.intermediate_size = 60);
     let lacks = "BloomForCausalLM is the nearest architecture, but it has no GELU but the tanh form, no feed-forward network of \
                  this width";
     expect(&odd, "BloomForCausalLM", Some(lacks));
-    let big_code = ModelConfig { family: Family::BigCode, num_kv_heads: 1, ..gpt2.clone() };
+    let big_code = ModelConfig { family: Family::BigCode, ..gpt2.clone() };
+    let big_code = big_code.with_layers(|layer| layer.num_kv_heads = 1);
     expect(&big_code, "GPTBigCodeForCausalLM", None);
     assert_eq!(hugging_face_config(&big_code)["multi_query"], json!(true));
     let elsewhere = |class| format!("transformers has no {class}, whose code is published with its weights");

@@ -49,13 +49,11 @@ impl LatentAttention {
     /// The model `config` with this attention in place of its own. Positions are rotary, and every head has a key and a
     /// value.
     pub fn within(self, config: ModelConfig) -> ModelConfig {
-        ModelConfig {
-            num_kv_heads: config.num_heads,
-            head_dim: self.head_dim(),
-            latent: Some(self),
-            ..config
-        }
-        .with_layers(|layer| (layer.rotary_dim, layer.rotary_interleaved) = (self.rope_dim, true))
+        let heads = config.num_heads;
+        ModelConfig { latent: Some(self), ..config }.with_layers(|layer| {
+            (layer.num_kv_heads, layer.head_dim) = (heads, self.head_dim());
+            (layer.rotary_dim, layer.rotary_interleaved) = (self.rope_dim, true);
+        })
     }
 
     /// The sizes of `heads` heads, as the kernel takes them.

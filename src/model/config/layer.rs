@@ -2,11 +2,21 @@
 
 use super::{ModelConfig, Positions, QueryScaling, RopeScaling};
 use crate::ops::decode::Decode;
+use crate::ops::qk_norm::Values;
 use crate::ops::rope::{Rope, cos_sin_table};
 
 /// What a layer has that other layers of its model may have otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerConfig {
+    /// Key and value heads (G); each serves `num_heads / num_kv_heads` query heads.
+    pub num_kv_heads: usize,
+    /// Width of a head (C).
+    pub head_dim: usize,
+    /// Where values come from, and whether they are normalised. Only with QK-norm of single heads, before the rotation, are they not
+    /// plain.
+    pub values: Values,
+    /// Inner width of the feed-forward network (F), unless experts take its place.
+    pub intermediate_size: usize,
     /// Sliding window: a token attends to this many tokens, itself included; `None`: to all tokens before it. At most
     /// `seq_length` - 1, since a wider window masks nothing.
     pub sliding_window: Option<usize>,
@@ -114,12 +124,13 @@ impl ModelConfig {
 
     /// The sizes of attention in layer number `number` for decoding against a cache.
     pub fn decode(&self, number: usize) -> Decode {
+        let layer = self.layer(number);
         Decode {
-            layout: self.head_layout(),
+            layout: self.head_layout(layer),
             tokens: self.seq_length as u32,
-            scale: self.softmax_scale(),
+            scale: self.softmax_scale(layer),
             soft_cap: self.score_cap.map(|cap| cap as f32),
-            window: self.layer(number).sliding_window.map(|window| window as u32),
+            window: layer.sliding_window.map(|window| window as u32),
             has_alibi: self.positions == Positions::Alibi,
         }
     }
@@ -137,8 +148,17 @@ impl ModelConfig {
     /// The window of a layer for the most positions that the model is made for, which may be more than the run's
     /// sequences have. One that masks nothing even then is still what layers with a rotation of their own are known by.
     pub fn published_window(&self, layer: &LayerConfig) -> Option<usize> {
-        let counts = |window: &usize| *window < self.max_positions || self.has_own_rotation(layer);
+        let counts = |window: &usize| {
+            *window < self.max_positions || self.has_own_rotation(layer) || self.has_own_heads()
+        };
         layer.sliding_window.or(layer.wide_window.filter(counts))
+    }
+
+    /// Whether some layers have other heads than the keys of the model say of all layers.
+    pub(crate) fn has_own_heads(&self) -> bool {
+        let heads = |layer: &LayerConfig| (layer.num_kv_heads, layer.head_dim, layer.values);
+        let kinds = || self.layer_kinds().map(|(layer, _)| heads(layer));
+        kinds().zip(kinds().skip(1)).any(|(one, next)| one != next)
     }
 
     /// Whether `layer` rotates otherwise than the keys of the model say of all layers.

@@ -163,7 +163,7 @@ impl ModelConfig {
     pub(crate) fn is_mixtral(&self) -> bool {
         let is_plain_attention = !self.qkv_bias
             && !self.qk_norm
-            && self.layer.rotary_dim == self.head_dim
+            && self.layer.rotary_dim == self.layer.head_dim
             && self.has_plain_norms();
         let is_plain = |mixture: &MixtureConfig| mixture.route.score == Score::Softmax && !mixture.has_bias;
         self.mixture.as_ref().is_some_and(is_plain) && self.has_only_experts() && is_plain_attention

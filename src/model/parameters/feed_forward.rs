@@ -97,7 +97,7 @@ impl<P> FeedForward<P> {
 impl<P> DenseFeedForward<P> {
     fn declare(layer: &mut Scope<'_, P>) -> Self {
         let (config, names) = (layer.config, layer.names);
-        let (width, inner) = (config.hidden_size, config.intermediate_size);
+        let (width, inner) = (config.hidden_size, layer.layer_config().intermediate_size);
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let gate_up = match config.activation {
             Activation::Gated(_) => {

@@ -3,7 +3,7 @@
 use super::share::{Applies, Section, Split};
 use super::{FusedHeads, Init, InterleavedHeads, Linear, NormWeights, Piece, Place, Role, Spec, UpdateRule};
 use crate::element::Element;
-use crate::model::config::{MixtureConfig, ModelConfig, Norm};
+use crate::model::config::{LayerConfig, MixtureConfig, ModelConfig, Norm};
 use crate::model::names::{MixtureNames, Names};
 
 /// A place where parameters are declared: the model or one of its layers. Paths and names are relative to it.
@@ -97,9 +97,14 @@ impl<'a, P> Scope<'a, P> {
         if let Place::Layer(layer) = self.place { Some(layer) } else { None }
     }
 
+    /// What this layer may have otherwise than others.
+    pub fn layer_config(&self) -> &'a LayerConfig {
+        self.layer_number().map_or(&self.config.layer, |number| self.config.layer(number))
+    }
+
     /// The heads of q and k in this layer; `None` if they do not rotate in interleaved pairs, or do so in files too.
     pub fn interleaved_heads(&self) -> Option<InterleavedHeads> {
-        InterleavedHeads::of(self.config, self.config.layer(self.layer_number()?))
+        InterleavedHeads::of(self.config, self.layer_config())
     }
 
     /// The mixture of experts of this layer, unless it is dense.
@@ -188,8 +193,22 @@ impl<'a, P> Scope<'a, P> {
 
     /// The weight of a norm over the dimensions of `heads` heads of q or k.
     pub fn head_norm(&mut self, path: &str, name: &str, heads: usize) -> P {
-        let rows = StackedRows::new([name], &[heads * self.config.head_dim]).repeated();
+        let rows = StackedRows::new([name], &[heads * self.layer_config().head_dim]).repeated();
         self.norm_of(path, &rows.with_heads(self.interleaved_heads(), 1))
+    }
+
+    /// A number that files hold and nothing trains, 1 at first.
+    pub fn constant(&mut self, path: &str, name: &str) -> P {
+        let piece = Piece {
+            name: format!("{}{name}", self.name),
+            first_row: 0,
+            rows: 1,
+            is_transposed: false,
+            heads: None,
+            fused: None,
+            stacked: None,
+        };
+        self.declare(Role::Constant, path, [1, 1], Init::Ones, vec![piece], None)
     }
 
     fn norm_of(&mut self, path: &str, rows: &StackedRows) -> P {
@@ -222,7 +241,7 @@ impl<'a, P> Scope<'a, P> {
     ) -> P {
         let path = format!("{}{path}", self.path);
         let is_lora = role == Role::Lora;
-        let trains = is_lora || self.config.low_rank.is_none();
+        let trains = is_lora || (self.config.low_rank.is_none() && role != Role::Constant);
         let (decays, group, rule) = (!role.is_vector(), 0, UpdateRule::Elementwise);
         let stream = self.streams.take(is_lora);
         let compute = self.compute(role);

@@ -8,7 +8,7 @@
 //! Everything else that depends on where an element is in the whole parameter (its initial value, the bits that
 //! round it, its place in a file) follows from the [`Share`].
 
-use super::spec::{Role, Spec};
+use super::spec::Spec;
 use crate::ranks::RankLayout;
 use std::ops::Range;
 
@@ -161,7 +161,7 @@ impl Spec {
         let Some(split) = self.split.as_ref().filter(is_divided) else { return Some(self) };
         let (strips, repeated) = split.held(place, ranks)?;
         let count = strips.iter().map(|strip| strip.count).sum();
-        let is_along_columns = split.is_of_columns || self.role == Role::Vector;
+        let is_along_columns = split.is_of_columns || self.role.is_row();
         let ([rows, cols], strips) = match is_along_columns {
             true => ([self.rows, count], [Strip::all(self.rows), strips]),
             false => ([count, self.cols], [strips, Strip::all(self.cols)]),
@@ -191,7 +191,7 @@ impl Spec {
     pub(crate) fn copies(&self, ranks: usize) -> Repeated {
         match self.share.as_ref().and_then(|share| share.repeated.clone()) {
             Some(repeated) => repeated,
-            None if self.role == Role::Vector => vec![(0..self.cols, ranks)],
+            None if self.role.is_row() => vec![(0..self.cols, ranks)],
             None => vec![(0..self.rows, ranks)],
         }
     }
@@ -265,7 +265,7 @@ mod tests {
 
     /// A mixture with widths that two ranks can divide.
     fn mixture() -> ModelConfig {
-        let mut config = ModelConfig { intermediate_size: 16, ..mixture_example() };
+        let mut config = mixture_example().with_layers(|layer| layer.intermediate_size = 16);
         let mixture = config.mixture.as_mut().unwrap();
         (mixture.intermediate_size, mixture.route.experts) = (24, 4);
         if let Some(shared) = &mut mixture.shared {
@@ -283,7 +283,7 @@ mod tests {
             intermediate_size: 48,
             seq_length: 16,
         };
-        ModelConfig { num_kv_heads: kv_heads, ..ModelConfig::llama(sizes) }
+        ModelConfig::llama(sizes).with_layers(|layer| layer.num_kv_heads = kv_heads)
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub struct Spec {
     pub stream: u64,
     /// The tensors of a checkpoint that the parameter consists of, in the order of its rows.
     pub pieces: Vec<Piece>,
-    /// Whether the parameter has a gradient. Declared true, or false for parameters of a model with adapters;
-    /// [`Grouping`](crate::model::groups::Grouping) freezes.
+    /// Whether the parameter has a gradient. Declared true, or false for constants and parameters of a model with
+    /// adapters; [`Grouping`](crate::model::groups::Grouping) freezes.
     pub trains: bool,
     /// Whether weight decay applies. Declared true for all roles except [`Role::Vector`] and [`Role::ExpertBiases`].
     pub decays: bool,
@@ -82,6 +82,8 @@ pub enum Role {
     Router,
     /// The weight of a norm or a bias: one row.
     Vector,
+    /// A number that files hold and nothing trains.
+    Constant,
     /// A factor of low-rank adapters.
     Lora,
 }
@@ -89,7 +91,12 @@ pub enum Role {
 impl Role {
     /// Whether the parameter is a norm's weight or a bias, neither of which decays or is a linear map.
     pub(crate) fn is_vector(self) -> bool {
-        matches!(self, Self::Vector | Self::ExpertBiases { .. })
+        self.is_row() || matches!(self, Self::ExpertBiases { .. })
+    }
+
+    /// Whether the parameter is a single row, which files hold as a vector.
+    pub(crate) fn is_row(self) -> bool {
+        matches!(self, Self::Vector | Self::Constant)
     }
 
     /// The number of experts that it stacks, each with equally many rows; `None` for other roles.
@@ -184,14 +191,19 @@ impl Spec {
         match self.role {
             Role::Embedding | Role::Positions | Role::Head => Some(4),
             Role::ExpertStack { experts } => Some(self.rows / experts),
-            Role::Matrix | Role::Router | Role::Vector | Role::ExpertBiases { .. } | Role::Lora => None,
+            Role::Matrix
+            | Role::Router
+            | Role::Vector
+            | Role::Constant
+            | Role::ExpertBiases { .. }
+            | Role::Lora => None,
         }
     }
 
     /// Shape of a piece in a file.
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
         match (self.role, piece.stacked) {
-            (Role::Vector, _) => vec![piece.rows],
+            (role, _) if role.is_row() => vec![piece.rows],
             (Role::ExpertBiases { .. }, _) => vec![self.whole_cols()],
             _ if piece.is_transposed => vec![self.whole_cols(), piece.rows],
             (_, Some(count)) => vec![count, piece.rows / count, self.whole_cols()],
@@ -204,7 +216,7 @@ impl Spec {
     pub fn piece_rows<'a>(&'a self, piece: &'a Piece) -> impl Iterator<Item = (usize, usize, usize)> + 'a {
         let range = piece.first_row..piece.first_row + piece.rows;
         let (rows, first, cols) = match self.role {
-            Role::Vector => (0..1, range.start, range.len()),
+            role if role.is_row() => (0..1, range.start, range.len()),
             _ => (range, 0, self.whole_cols()),
         };
         rows.map(move |row| (row, first, cols))
@@ -280,7 +292,7 @@ impl InterleavedHeads {
     pub(super) fn of(config: &ModelConfig, layer: &LayerConfig) -> Option<Self> {
         let is_interleaved =
             !config.family.holds_pairs() && config.rope_of(layer).is_some_and(|rope| rope.is_interleaved);
-        is_interleaved.then_some(Self { head_dim: config.head_dim, rotary_dim: layer.rotary_dim })
+        is_interleaved.then_some(Self { head_dim: layer.head_dim, rotary_dim: layer.rotary_dim })
     }
 
     /// The stored row of row `row` of a file.
@@ -303,9 +315,9 @@ impl InterleavedHeads {
 }
 
 impl FusedHeads {
-    /// The heads of the model of `config`, if its files fuse them.
-    pub(super) fn of(config: &ModelConfig, are_fused: bool) -> Option<Self> {
-        let ModelConfig { num_heads: heads, num_kv_heads: kv_heads, head_dim, .. } = *config;
+    /// The heads in `layer` of the model of `config`, if its files fuse them.
+    pub(super) fn of(config: &ModelConfig, layer: &LayerConfig, are_fused: bool) -> Option<Self> {
+        let (heads, LayerConfig { num_kv_heads: kv_heads, head_dim, .. }) = (config.num_heads, *layer);
         are_fused.then_some(Self { heads, kv_heads, head_dim })
     }
 

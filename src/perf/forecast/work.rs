@@ -68,7 +68,9 @@ fn attention(model: &ModelConfig, launch: &Dispatch) -> f64 {
         _ => return 0.0,
     };
     let window = launch.param("window").filter(|window| *window > 0);
-    products / 2.0 * count::attention_flops_per_token(model, window.map(|window| window as usize))
+    let widths = kernel.constants().iter().filter(|(name, _)| matches!(*name, "D4" | "V4"));
+    let width = widths.map(|(_, quads)| 4 * *quads as usize).sum();
+    products / 2.0 * count::flops_per_token_of_heads(model, width, window.map(|window| window as usize))
 }
 
 /// Operations of a kernel of the gated delta rule: for each token and head products with a state (K, V), and with the

@@ -262,8 +262,7 @@ mod tests {
     /// The place of each element of a part of a matrix is checked by row and column.
     #[test]
     fn parts_of_matrices_have_those_of_one() {
-        let mut config = mixture_example();
-        config.intermediate_size = 16;
+        let mut config = mixture_example().with_layers(|layer| layer.intermediate_size = 16);
         let mixture = config.mixture.as_mut().expect("experts");
         (mixture.intermediate_size, mixture.route.experts) = (24, 4);
         mixture.shared.as_mut().expect("a shared expert").intermediate_size = 8;

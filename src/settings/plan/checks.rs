@@ -107,10 +107,12 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
     }
     let fault = |what: String| source.fault(DEGREE, format!("{ranks} ranks cannot share {what}"));
     let model = &plan.model;
-    let (heads, kv_heads) = (model.num_heads, model.num_kv_heads);
+    let heads = model.num_heads;
+    let cannot_share = |kv_heads: &usize| !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(*kv_heads);
     if !heads.is_multiple_of(ranks) {
         fault(format!("{heads} attention heads evenly; write a degree that divides them"));
-    } else if !kv_heads.is_multiple_of(ranks) && !ranks.is_multiple_of(kv_heads) {
+    } else if let Some(kv_heads) = model.layer_kinds().map(|(layer, _)| layer.num_kv_heads).find(cannot_share)
+    {
         fault(format!(
             "{kv_heads} key-value heads evenly, nor repeat each as often; write a degree that divides them"
         ));
@@ -120,12 +122,13 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
     }
     let mixture = model.mixture.as_ref();
     let has_dense = (0..model.num_layers).any(|layer| model.mixture_of(layer).is_none());
-    let widths = [
-        has_dense.then_some(("intermediate_size", model.intermediate_size)),
+    let dense = model.layer_kinds().filter(|_| has_dense);
+    let dense = dense.map(|(layer, _)| Some(("intermediate_size", layer.intermediate_size)));
+    let experts = [
         mixture.map(|mixture| ("moe_intermediate_size", mixture.intermediate_size)),
         mixture.and_then(|mixture| Some(("width of the shared expert", mixture.shared?.intermediate_size))),
     ];
-    for (name, width) in widths.into_iter().flatten() {
+    for (name, width) in dense.chain(experts).flatten() {
         if !width.is_multiple_of(GROUP * ranks) {
             fault(format!(
                 "the {name} {width} in groups of {GROUP}; write a degree times {GROUP} that divides it"

@@ -16,7 +16,7 @@ pub use rows::Model;
 pub use types::ModelType;
 pub(crate) use types::tables as type_tables;
 
-use crate::model::config::{Family, MixtureConfig, ModelConfig, Recomputed};
+use crate::model::config::{Family, MixtureConfig, ModelConfig, Recomputed, WIDEST_HEAD};
 use crate::settings::engine::*;
 use fill::SWITCHES;
 
@@ -29,7 +29,12 @@ pub(crate) const GPT2: &str = "GPT2Config";
 /// A type with keys of its own.
 pub(crate) const CHATGLM2: &str = "ChatGLM2Config";
 /// The widest head that the kernels of attention take.
-const MAX_HEAD_DIM: usize = 256;
+const MAX_HEAD_DIM: usize = WIDEST_HEAD as usize;
+
+/// Dimensions of a head that rotate: rounded down, except that 47.999… gives 48 where the share stands for 48.
+fn rotary_dim(head_dim: usize, share: f64) -> usize {
+    (head_dim as f64 * share + 1e-6) as usize
+}
 /// The types with latent attention.
 pub(crate) const DEEPSEEK_V2: &str = "DeepseekV2Config";
 pub(crate) const DEEPSEEK_V3: &str = "DeepseekV3Config";

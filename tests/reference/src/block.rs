@@ -50,6 +50,8 @@ pub(super) struct Activations {
     /// pass of their norm reads.
     q_projected: Vec<f64>,
     k_projected: Vec<f64>,
+    /// Projected values (N, K·d), if they are normalised.
+    v_projected: Vec<f64>,
     /// What latent attention makes them of.
     latent: Option<Latent>,
     /// Inputs of attention: q (N, H·d), k (N, K·d), v (N, K·d).
@@ -76,13 +78,19 @@ impl Block<'_> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let attention_input = self.norm_before(names.attention_norm, &x);
-        let (latent, [q_projected, k_projected, v]) = match &self.shape.latent {
+        let (latent, [q_projected, k_projected, mut v]) = match &self.shape.latent {
             Some(sizes) => {
                 let (saved, qkv) = self.latent(sizes, &attention_input);
                 (Some(saved), qkv)
             }
             None => (None, self.project_qkv(&attention_input).map(store)),
         };
+        let mut v_projected = Vec::new();
+        if self.shape.variant.value_norm {
+            let ones = self.unit_weights();
+            let normed = store(rms_norm(&v, &ones, ones.len(), self.shape.norm_eps));
+            v_projected = std::mem::replace(&mut v, normed);
+        }
         let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
         let norms = |qk: [&[f64]; 2]| [0, 1].map(|i| store(self.norm(names.qk_norms[i], qk[i])));
         let [mut q, mut k] = match self.shape.qk_norm && !is_last {
@@ -92,7 +100,7 @@ impl Block<'_> {
         let layer = self.shape.layer(self.layer);
         if let Some(rotation) = &layer.rope {
             rope(&mut q, self.positions, self.shape.num_heads, rotation);
-            rope(&mut k, self.positions, self.shape.num_kv_heads, rotation);
+            rope(&mut k, self.positions, layer.num_kv_heads, rotation);
             self.scale_queries(&mut q);
             (q, k) = (store(q), store(k));
         }
@@ -110,13 +118,17 @@ impl Block<'_> {
             Some(Parallel::OneNorm) => attention_input.clone(),
         };
         let (added, feed_forward) = self.feed_forward(&feed_forward_input);
-        let (out, feed_forward_output) = self.plus(&x_middle, added, 1);
+        let (mut out, feed_forward_output) = self.plus(&x_middle, added, 1);
+        if let Some(factor) = self.scalar() {
+            out = store(scaled(&out, factor));
+        }
 
         let saved = Activations {
             x,
             attention_input,
             q_projected: q_normed,
             k_projected: k_normed,
+            v_projected,
             latent,
             q,
             k,
@@ -143,6 +155,10 @@ impl Block<'_> {
     ) -> Vec<f64> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
+        let dout = &match self.scalar() {
+            Some(factor) => store(scaled(dout, factor)),
+            None => dout.to_vec(),
+        };
         let input = &saved.feed_forward_input;
         let dadded = scaled(dout, self.shape.factors.residual);
         let dadded = self.post_norm_backward(&saved.feed_forward_output, &dadded, 1, grads);
@@ -165,7 +181,12 @@ impl Block<'_> {
         let dadded = self.post_norm_backward(&saved.attention_output, &dadded, 0, grads);
         let dattended = store(self.project_backward(names.out, &saved.attended, &dadded, grads));
         let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
-        let [mut dq, mut dk, dv] = [dq, dk, dv].map(store);
+        let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(store);
+        if self.shape.variant.value_norm {
+            let ones = self.unit_weights();
+            let eps = self.shape.norm_eps;
+            dv = store(rms_norm_backward(&saved.v_projected, &ones, &dv, ones.len(), eps).0);
+        }
         let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
         let mut norms_backward = |dq: &[f64], dk: &[f64]| {
             let mut of = |i: usize, x: &[f64], dy| store(self.norm_backward(names.qk_norms[i], x, dy, grads));
@@ -174,10 +195,11 @@ impl Block<'_> {
         if is_last {
             [dq, dk] = norms_backward(&dq, &dk);
         }
-        if let Some(rotation) = &self.shape.layer(self.layer).rope {
+        let layer = self.shape.layer(self.layer);
+        if let Some(rotation) = &layer.rope {
             self.scale_queries(&mut dq);
             rope_backward(&mut dq, self.positions, self.shape.num_heads, rotation);
-            rope_backward(&mut dk, self.positions, self.shape.num_kv_heads, rotation);
+            rope_backward(&mut dk, self.positions, layer.num_kv_heads, rotation);
             (dq, dk) = (store(dq), store(dk));
         }
         if self.shape.qk_norm && !is_last {
@@ -201,9 +223,20 @@ impl Block<'_> {
     /// Multiplies queries (N, H·d), or their gradient, by the factors of their positions, if the layer has some. The
     /// product is stored together with the rotation.
     fn scale_queries(&self, q: &mut [f64]) {
-        if let Some(scaling) = self.shape.layer(self.layer).query_scaling {
-            scaling.scale(q, self.positions, self.shape.num_heads * self.shape.head_dim);
+        let layer = self.shape.layer(self.layer);
+        if let Some(scaling) = layer.query_scaling {
+            scaling.scale(q, self.positions, self.shape.num_heads * layer.head_dim);
         }
+    }
+
+    /// The weights of a norm of heads that has none.
+    fn unit_weights(&self) -> Vec<f64> {
+        vec![1.0; self.shape.layer(self.layer).head_dim]
+    }
+
+    /// The factor of the block's result.
+    fn scalar(&self) -> Option<f64> {
+        self.shape.variant.layer_scalars.then(|| self.weights[&self.path("layer_scalar")][0])
     }
 
     /// The largest attention score of each head.
@@ -213,18 +246,18 @@ impl Block<'_> {
 
     /// Causal attention within each sequence, with scores scaled by their factor, 1/√head_dim, or as latent attention has it.
     fn attention(&self) -> Attention<'static> {
-        let latent = self.shape.latent;
-        let scale = latent.map_or(1.0 / (self.shape.head_dim as f64).sqrt(), |latent| latent.scale);
+        let (latent, layer) = (self.shape.latent, self.shape.layer(self.layer));
+        let scale = latent.map_or(1.0 / (layer.head_dim as f64).sqrt(), |latent| latent.scale);
         Attention {
             tokens: self.sequence_length,
             heads: self.shape.num_heads,
-            kv_heads: self.shape.num_kv_heads,
-            head_dim: self.shape.head_dim,
-            value_dim: latent.map_or(self.shape.head_dim, |latent| latent.value_dim),
+            kv_heads: layer.num_kv_heads,
+            head_dim: layer.head_dim,
+            value_dim: latent.map_or(layer.head_dim, |latent| latent.value_dim),
             causal: true,
             scale: self.shape.factors.scores.unwrap_or(scale),
             soft_cap: self.shape.variant.score_cap,
-            window: self.shape.layer(self.layer).window,
+            window: layer.window,
             starts: None,
             factors: None,
             alibi: self.shape.variant.alibi,

@@ -80,6 +80,14 @@ pub struct Shape {
 /// What a layer may have otherwise than others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layer {
+    /// Key and value heads, as in [`Shape::num_kv_heads`].
+    pub num_kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// There is no projection to values: they are the projected keys.
+    pub key_values: bool,
+    /// Width of a dense feed-forward network.
+    pub intermediate_size: usize,
     /// Sliding window, as in [`Shape::window`].
     pub window: Option<usize>,
     /// Rotary embedding of queries and keys; `None`: they do not rotate.
@@ -205,12 +213,23 @@ impl Shape {
         self.mixture.as_ref().filter(has_experts)
     }
 
-    /// Layer number `layer`. Latent attention rotates by itself.
+    /// The layers that are not among the others. Latent attention rotates by itself.
+    pub fn common_layer(&self) -> Layer {
+        Layer {
+            num_kv_heads: self.num_kv_heads,
+            head_dim: self.head_dim,
+            key_values: false,
+            intermediate_size: self.intermediate_size,
+            window: self.window,
+            rope: Some(self.rope).filter(|_| self.rotates() && self.latent.is_none()),
+            query_scaling: None,
+        }
+    }
+
+    /// Layer number `layer`.
     pub(super) fn layer(&self, layer: usize) -> Layer {
-        let rope = Some(self.rope).filter(|_| self.rotates() && self.latent.is_none());
-        let common = Layer { window: self.window, rope, query_scaling: None };
         let other = self.other_layers.as_ref().and_then(|others| others.get(&layer));
-        other.copied().unwrap_or(common)
+        other.copied().unwrap_or_else(|| self.common_layer())
     }
 
     /// The state of all routers before the first step.

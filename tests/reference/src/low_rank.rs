@@ -54,22 +54,17 @@ impl Shape {
         let Some(low_rank) = &self.low_rank else { return Vec::new() };
         let factors = |(name, count): &(String, usize)| {
             let module = name.strip_suffix(".weight").filter(|module| low_rank.modules.contains(*module))?;
-            let inputs = self.inputs_of(module);
+            let inputs = self.inputs_of(module, *count);
             let sizes = [("A", low_rank.rank * inputs), ("B", count / inputs * low_rank.rank)];
             Some(sizes.map(|(factor, count)| (LowRank::factor(module, factor), count)))
         };
         model.iter().filter_map(factors).flatten().collect()
     }
 
-    /// Columns of the matrix of a linear layer.
-    fn inputs_of(&self, module: &str) -> usize {
-        match module {
-            _ if module.ends_with("o_proj") || module.ends_with("attn.c_proj") => {
-                self.num_heads * self.head_dim
-            }
-            _ if module.ends_with("down_proj") || module.ends_with("mlp.c_proj") => self.intermediate_size,
-            _ => self.hidden_size,
-        }
+    /// Columns of the matrix of a linear layer, of `count` elements.
+    fn inputs_of(&self, module: &str, count: usize) -> usize {
+        let makes_outputs = ["o_proj", "down_proj", "c_proj"].iter().any(|end| module.ends_with(end));
+        if makes_outputs { count / self.hidden_size } else { self.hidden_size }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Names and sizes of the tensors of a model.
 
-use super::gpt::{Architecture, HEAD, POSITIONS, QUERIES, Shape};
+use super::gpt::{Architecture, HEAD, Layer, POSITIONS, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
 use super::variant::{NormBias, Norms, Parallel, QkNorm};
@@ -18,8 +18,7 @@ impl Shape {
     }
 
     fn gpt2_parameters(&self) -> Vec<(String, usize)> {
-        let (hidden, intermediate, names) = (self.hidden_size, self.intermediate_size, self.names());
-        let [q, kv] = self.qk_widths();
+        let (hidden, names) = (self.hidden_size, self.names());
         let positions = self.position_rows();
         let mut list = vec![(self.embedding().to_owned(), self.vocab_size * hidden)];
         list.extend((positions > 0).then(|| (POSITIONS.to_owned(), positions * hidden)));
@@ -32,6 +31,7 @@ impl Shape {
         }
         for layer in 0..self.num_layers {
             let name = |of: &str| format!("{}.{layer}.{of}", names.layers);
+            let ([q, kv], intermediate) = (self.qk_widths(layer), self.layer(layer).intermediate_size);
             add(&mut list, name(names.attention_norm), hidden, hidden);
             let joined = [q + 2 * kv];
             let widths = if names.qkv.len() == 1 { &joined[..] } else { &[q, kv, kv] };
@@ -55,9 +55,10 @@ impl Shape {
         list
     }
 
-    /// Elements of q, and of k or v, of a token.
-    fn qk_widths(&self) -> [usize; 2] {
-        [self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim]
+    /// Elements of q, and of k or v, of a token in a layer.
+    fn qk_widths(&self, layer: usize) -> [usize; 2] {
+        let layer = self.layer(layer);
+        [self.num_heads * layer.head_dim, layer.num_kv_heads * layer.head_dim]
     }
 
     fn llama_parameters(&self) -> Vec<(String, usize)> {
@@ -85,9 +86,10 @@ impl Shape {
     }
 
     fn llama_block(&self, layer: usize) -> Vec<(String, usize)> {
-        let (hidden, intermediate, biases) = (self.hidden_size, self.intermediate_size, self.biases);
-        let [q, kv] = self.qk_widths();
-        let out = self.num_heads * self.latent.map_or(self.head_dim, |latent| latent.value_dim);
+        let (hidden, biases) = (self.hidden_size, self.biases);
+        let ([q, kv], Layer { head_dim, intermediate_size: intermediate, .. }) =
+            (self.qk_widths(layer), self.layer(layer));
+        let out = self.num_heads * self.latent.map_or(head_dim, |latent| latent.value_dim);
         let names = self.names();
         let mut list = Vec::new();
         let norm = |name: &str| format!("model.layers.{layer}.{name}");
@@ -111,19 +113,24 @@ impl Shape {
         }
         let joined = [q + 2 * kv];
         let widths = if names.qkv.len() == 1 { &joined[..] } else { &[q, kv, kv] };
-        for (name, &width) in names.qkv.iter().zip(widths).filter(|_| self.latent.is_none()) {
+        // Keys that are the values, too, have no third projection.
+        let count = if self.layer(layer).key_values { 2 } else { names.qkv.len() };
+        for (name, &width) in names.qkv.iter().zip(widths).take(count).filter(|_| self.latent.is_none()) {
             linear(&mut add, name, [width, hidden], biases.qkv);
         }
         if self.qk_norm {
             let widths = match self.variant.qk_norm {
                 QkNorm::AllHeads => [q, kv],
-                QkNorm::Heads | QkNorm::RotatedHeads => [self.head_dim; 2],
+                QkNorm::Heads | QkNorm::RotatedHeads => [head_dim; 2],
             };
             names.qk_norms.iter().zip(widths).for_each(|(norm, width)| add(&format!("{norm}.weight"), width));
         }
         linear(&mut add, "self_attn.o_proj", [hidden, out], biases.output);
         if self.variant.norms != Norms::Before {
             names.post_norms.iter().for_each(|norm| add(&format!("{norm}.weight"), hidden));
+        }
+        if self.variant.layer_scalars {
+            add("layer_scalar", 1);
         }
         match self.mixture_of(layer) {
             Some(mixture) => {

@@ -35,6 +35,11 @@ pub enum Scaling {
         /// Pairs with more turns over L than this keep their frequency.
         high_freq_factor: f64,
     },
+    /// Pair i rotates only if it is among the first `share` of the pairs, rounded down, as in Gemma 4.
+    Proportional {
+        /// In (0, 1].
+        share: f64,
+    },
 }
 
 impl Scaling {
@@ -45,6 +50,9 @@ impl Scaling {
         let frequency = theta.powf(-2.0 * i / dim);
         let (factor, share) = match *self {
             Self::None => return frequency,
+            Self::Proportional { share } => {
+                return if i < (share * dim / 2.0).floor() { frequency } else { 0.0 };
+            }
             Self::Yarn { factor, original, beta_fast, beta_slow, .. } => {
                 // The fractional index of the pair that makes `turns` turns over L: L theta^(−2i / d) = 2π turns.
                 let pair = |turns: f64| dim / 2.0 * (original / (TAU * turns)).ln() / theta.ln();
@@ -68,7 +76,7 @@ impl Scaling {
     /// Factor of cos and sin: for YaRN m(mscale) / m(mscale_all_dim), with m(s) = 1 + 0.1 s ln(factor); otherwise 1.
     pub fn magnitude(&self) -> f64 {
         match *self {
-            Self::None | Self::Llama3 { .. } => 1.0,
+            Self::None | Self::Llama3 { .. } | Self::Proportional { .. } => 1.0,
             Self::Yarn { factor, mscale, mscale_all_dim, .. } => {
                 let m = |scale: f64| 1.0 + 0.1 * scale * factor.max(1.0).ln();
                 m(mscale) / m(mscale_all_dim)
@@ -101,6 +109,8 @@ mod tests {
         };
         assert_close("yarn", &frequencies(yarn), &[1.0, 0.075, 0.005, 0.00025], 1e-15);
         assert_close("magnitude", &[yarn.magnitude()], &[1.138629436111989], 1e-15);
+        let fast = Scaling::Proportional { share: 0.7 };
+        assert_close("proportional", &frequencies(fast), &[1.0, 0.1, 0.0, 0.0], 1e-15);
         // The pairs turn 163, 16.3, 1.63 and 0.163 times over 1024 tokens.
         let llama3 =
             Scaling::Llama3 { factor: 8.0, original: 1024.0, low_freq_factor: 1.0, high_freq_factor: 4.0 };

@@ -192,13 +192,13 @@ impl Trainer {
     /// Columns of the matrix `name`.
     fn columns(&self, name: &str) -> usize {
         let Shape { hidden_size, num_heads, head_dim, latent, .. } = self.shape;
-        let value_dim = latent.map_or(head_dim, |latent| latent.value_dim);
         match name {
             _ if name.ends_with("q_b_proj.weight") => self.weights[name].len() / (num_heads * head_dim),
             _ if name.ends_with("kv_b_proj.weight") => latent.map_or(hidden_size, |latent| latent.kv_rank),
             _ if name.ends_with("eh_proj.weight") => 2 * hidden_size,
-            _ if name.ends_with("o_proj.weight") => num_heads * value_dim,
-            _ if name.ends_with("down_proj.weight") => self.weights[name].len() / hidden_size,
+            _ if ["o_proj.weight", "down_proj.weight"].iter().any(|end| name.ends_with(end)) => {
+                self.weights[name].len() / hidden_size
+            }
             _ => hidden_size,
         }
     }

@@ -28,6 +28,10 @@ pub struct Variant {
     pub ungated: Option<Gelu>,
     /// Attention and feed-forward network stand beside each other; Llama only.
     pub parallel: Option<Parallel>,
+    /// Values are normalised head by head, without a weight.
+    pub value_norm: bool,
+    /// The result of each block is multiplied by its tensor `layer_scalar`, which does not train.
+    pub layer_scalars: bool,
     /// The last block's queries are projected from a table by position; the final norm comes before that block.
     pub query_layer: bool,
     /// ε of the length by which each row of the head is divided; `None`: rows are as they are.
@@ -124,6 +128,8 @@ impl Variant {
         layer_norm: None,
         ungated: None,
         parallel: None,
+        value_norm: false,
+        layer_scalars: false,
         query_layer: false,
         head_epsilon: None,
         score_cap: None,

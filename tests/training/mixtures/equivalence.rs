@@ -65,7 +65,7 @@ fn one_expert_is_the_dense_layer() {
         },
         has_bias: false,
         bias_update_rate: 0.0,
-        intermediate_size: plan.model.intermediate_size,
+        intermediate_size: plan.model.layer.intermediate_size,
         first_dense_layers: 0,
         shared: None,
         losses: BalanceLosses::default(),

@@ -99,10 +99,10 @@ fn a_file_of_deepseek_becomes_a_plan() {
     let config = outline(path, &["--as-single"]).unwrap_or_else(|error| panic!("{error}"));
     let model = &config.plan.model;
     let latent = model.latent.expect("latent attention");
-    assert_eq!((latent.q_rank, latent.kv_rank, model.head_dim), (Some(24), 16, 24));
+    assert_eq!((latent.q_rank, latent.kv_rank, model.layer.head_dim), (Some(24), 16, 24));
     assert_eq!(model.multi_token.map(|ahead| ahead.depth), Some(1));
     // m(1) = 0.1 ln 4 + 1, squared.
-    let scale = f64::from(model.softmax_scale()) * 24f64.sqrt();
+    let scale = f64::from(model.softmax_scale(&model.layer)) * 24f64.sqrt();
     assert!((scale - (0.1 * 4f64.ln() + 1.0).powi(2)).abs() < 1e-6, "{scale}");
     let mixture = model.mixture.as_ref().expect("experts");
     assert_eq!((mixture.first_dense_layers, mixture.has_bias, mixture.bias_update_rate), (1, true, 1e-3));

@@ -28,7 +28,10 @@ fn gpt2_in_the_style_of_the_original() {
     let (model, notices) = model(&text);
     assert_eq!((model.family, model.norm, model.norm_eps), (Family::Gpt2, Norm::LayerNorm, 1e-5));
     assert_eq!((model.positions, model.max_positions), (Positions::Learned, 1024));
-    assert_eq!((model.intermediate_size, model.head_dim, model.num_kv_heads), (3072, 64, 12));
+    assert_eq!(
+        (model.layer.intermediate_size, model.layer.head_dim, model.layer.num_kv_heads),
+        (3072, 64, 12)
+    );
     assert!(
         model.qkv_bias
             && model.output_bias
@@ -56,8 +59,8 @@ fn gpt2_in_the_style_of_hugging_face() {
          tie_word_embeddings: False",
     );
     let (model, _) = model(&text);
-    assert_eq!((model.hidden_size, model.num_layers, model.num_heads, model.head_dim), (96, 3, 6, 16));
-    assert_eq!((model.positions, model.intermediate_size), (Positions::Learned, 100));
+    assert_eq!((model.hidden_size, model.num_layers, model.num_heads, model.layer.head_dim), (96, 3, 6, 16));
+    assert_eq!((model.positions, model.layer.intermediate_size), (Positions::Learned, 100));
     assert_eq!(model.max_positions, 64);
     assert_eq!((model.norm_eps, model.init_std, model.tie_word_embeddings), (1e-6, 0.03, false));
     assert_eq!(model.activation, Activation::Gelu(Gelu::Tanh));

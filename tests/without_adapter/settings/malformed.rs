@@ -26,10 +26,10 @@ const MALFORMED: &str = r#"
 +    n_kv_heads: 3
 = x.yaml:9: model.model_config.n_kv_heads: 3 key/value heads do not divide num_heads 4; change one of them
 +    num_attention_heads: 32
-= x.yaml:8: model.model_config.num_attention_heads: heads are 2 wide (head_dim); the kernels take multiples of 4 up to 256
+= x.yaml:8: model.model_config.num_attention_heads: heads are 2 wide (head_dim); the kernels take multiples of 4 up to 512
 +    num_heads: 4
-+    head_dim: 260
-= x.yaml:9: model.model_config.head_dim: heads are 260 wide (head_dim); the kernels take multiples of 4 up to 256
++    head_dim: 516
+= x.yaml:9: model.model_config.head_dim: heads are 516 wide (head_dim); the kernels take multiples of 4 up to 512
 +    num_heads: 4
 +    num_attention_heads: 4
 = x.yaml:9: model.model_config.num_attention_heads: another name of `num_heads`, which is given too; keep one of them

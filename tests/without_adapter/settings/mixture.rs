@@ -128,7 +128,7 @@ fn experts_of_gpt2_have_the_first_router() {
             (mixture.chosen(), mixture.route.norm_top_k, renormalises(&mixture)),
             (1, true, Some(true))
         );
-        assert_eq!(mixture.intermediate_size, model.intermediate_size);
+        assert_eq!(mixture.intermediate_size, model.layer.intermediate_size);
         assert_eq!(notices, [ABSENT], "{kind}");
     }
     for (keys, chosen, normalises, renormalised) in [

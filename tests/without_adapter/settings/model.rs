@@ -85,6 +85,27 @@ fn layers_may_differ() {
             "sliding_theta: 50",
             "sliding_theta: there is no layer with a window; remove it, or give the window by `sliding_window`",
         ),
+        (
+            "sliding_window: 8\n    global_head_dim: 16",
+            "global_head_dim: is of layers without a window, and all have it; remove it, or list others in `layer_types`",
+        ),
+        (
+            "global_head_dim: 18",
+            "global_head_dim: heads are 18 wide; the kernels take multiples of 4 up to 512, of which an even number \
+             rotates",
+        ),
+        (
+            "num_global_key_value_heads: 3",
+            "num_global_key_value_heads: 3 key/value heads do not divide num_heads 4; change one of them",
+        ),
+        (
+            "use_v_norm: True",
+            "use_v_norm: normalises v beside single heads of q and k; write `use_qk_norm: True`, or remove it",
+        ),
+        (
+            "attention_k_eq_v: True",
+            "attention_k_eq_v: makes values of keys, which are then normalised; write `use_v_norm: True`, or remove it",
+        ),
         ("no_rope_layers: [1, 2]", "no_rope_layers: expected 1 or 0 for each layer, found `2`"),
     ] {
         let found = model(keys).unwrap_err().to_string();

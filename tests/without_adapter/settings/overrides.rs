@@ -36,7 +36,7 @@ fn overrides_are_named_by_their_flag() {
         ),
         (2, 3, 192)
     );
-    assert_eq!((plan.model.num_heads, plan.model.head_dim), (2, 32));
+    assert_eq!((plan.model.num_heads, plan.model.layer.head_dim), (2, 32));
     assert_eq!(plan.settings.callbacks.checkpoint.unwrap().save_checkpoint_steps, 6);
     assert_eq!(plan.settings.train_dataset.loader.dataset_files, ["a", "b"]);
     assert_eq!(
@@ -65,7 +65,7 @@ const FLAGS: &str = "
 + --runer_config.batch_size=2
 = --runer_config.batch_size: unknown key; did you mean `runner_config`?
 + --model.model_config.rope_scaling.factr=2
-= --model.model_config.rope_scaling.factr: `rope_type` is missing; give it linear, yarn or llama3
+= --model.model_config.rope_scaling.factr: `rope_type` is missing; give it linear, yarn, llama3 or proportional
 + --model.model_config.hidden_size=50
 = --model.model_config.hidden_size: makes `model.model_config.num_heads` wrong: 4 heads do not divide hidden_size 50; change one of them or give `head_dim`
 + --seed.x=3

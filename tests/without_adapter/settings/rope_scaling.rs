@@ -88,13 +88,13 @@ const WRONG: &str = "
 + extend_method: linear, scaling_factor: {factor: 4, type: linear}
 = scaling_factor.type: unknown key; linear takes factor
 + rope_scaling: {factor: 4}
-= rope_scaling: `rope_type` is missing; give it linear, yarn or llama3
+= rope_scaling: `rope_type` is missing; give it linear, yarn, llama3 or proportional
 + rope_scaling: {type: yarn, factor: 4, original_max_position_embeddings: 16, llama_4_scaling_beta: 0.1}, no_rope_layers: [1, 0]
 = rope_scaling.llama_4_scaling_beta: not built yet where heads do not rotate as a whole, in all layers; remove it
 + rope_scaling: {type: linear, factor: 4, llama_4_scaling_beta: 0.1}
 = rope_scaling.llama_4_scaling_beta: unknown key; linear takes factor
 + rope_scaling: {type: dynamic, factor: 4}
-= rope_scaling.type: not built yet (found `dynamic`); known are default, linear, yarn and llama3; `extend_method` has others
+= rope_scaling.type: not built yet (found `dynamic`); known are default, linear, yarn, llama3 and proportional; `extend_method` has others
 + rope_scaling: {type: linear, factor: 2}, extend_method: PI, scaling_factor: 2
 = rope_scaling: says the same as `extend_method` does; keep one of them
 + rope_scaling: {rope_type: llama3, factor: 8, original_max_position_embeddings: 4096, low_freq_factor: 1, high_freq_factor: 4}

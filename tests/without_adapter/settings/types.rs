@@ -27,20 +27,20 @@ fn chatglm_with_its_own_names() {
     let keys = "type: ChatGLM2Config, num_layers: 2, padded_vocab_size: 512, hidden_size: 64, ffn_hidden_size: 96, \
                 num_attention_heads: 4, seq_length: 32, layernorm_epsilon: 1e-6, hidden_dropout: 0.1";
     let plain = of(keys);
-    assert_eq!((plain.vocab_size, plain.num_heads, plain.num_kv_heads), (512, 4, 2));
-    assert_eq!((plain.head_dim, plain.layer.rotary_dim, plain.layer.rotary_interleaved), (16, 8, true));
-    assert_eq!((plain.layer.rope_theta, plain.norm_eps, plain.intermediate_size), (10_000.0, 1e-6, 96));
+    assert_eq!((plain.vocab_size, plain.num_heads, plain.layer.num_kv_heads), (512, 4, 2));
+    assert_eq!((plain.layer.head_dim, plain.layer.rotary_dim, plain.layer.rotary_interleaved), (16, 8, true));
+    assert_eq!((plain.layer.rope_theta, plain.norm_eps, plain.layer.intermediate_size), (10_000.0, 1e-6, 96));
     assert_eq!(biases(&plain), [true, false, false, false]);
     // MindFormers drops elements of the embedding with the same probability.
     assert_eq!((plain.hidden_dropout, plain.embedding_dropout), (0.1, 0.1));
     let other =
         "kv_channels: 8, multi_query_group_num: 1, rope_ratio: 500, rotary_percent: 0.5, add_qkv_bias: False";
     let other = of(&format!("{keys}, {other}"));
-    assert_eq!((other.head_dim, other.layer.rotary_dim, other.num_kv_heads), (8, 4, 1));
+    assert_eq!((other.layer.head_dim, other.layer.rotary_dim, other.layer.num_kv_heads), (8, 4, 1));
     assert_eq!((other.layer.rope_theta, biases(&other)), (5e6, [false; 4]));
     let all =
         of(&format!("{keys}, add_bias_linear: True, add_qkv_bias: False, multi_query_attention: False"));
-    assert_eq!((biases(&all), all.num_kv_heads), ([true; 4], 4));
+    assert_eq!((biases(&all), all.layer.num_kv_heads), ([true; 4], 4));
     let missing = message(&with_model(&keys.replace("ffn_hidden_size: 96, ", "")), &[]);
     assert!(missing.contains("`intermediate_size` is missing"), "{missing}");
 }
@@ -76,7 +76,7 @@ fn telechat_with_its_own_names() {
          embed_dropout_prob: 0.3, sigma: 0.0048, mean: 0.0, res_dtype: float32"
     );
     let (model, notices) = model(&with_model(&keys));
-    assert_eq!((model.intermediate_size, model.init_std), (96, 0.0048));
+    assert_eq!((model.layer.intermediate_size, model.init_std), (96, 0.0048));
     assert_eq!((model.hidden_dropout, model.attention_dropout, model.embedding_dropout), (0.1, 0.2, 0.3));
     let said = [
         "model.model_config.res_dtype: the residual stream is stored as `compute_dtype` says",
@@ -211,7 +211,7 @@ fn bloom_has_alibi_and_a_norm_of_the_embedding() {
         (Family::Bloom, Positions::Alibi, true)
     );
     assert_eq!((bloom.norm, bloom.activation), (Norm::LayerNorm, Activation::Gelu(Gelu::Tanh)));
-    assert_eq!((bloom.num_heads, bloom.intermediate_size, bloom.tie_word_embeddings), (16, 4096, true));
+    assert_eq!((bloom.num_heads, bloom.layer.intermediate_size, bloom.tie_word_embeddings), (16, 4096, true));
     assert_eq!(parameters(&bloom), 559_214_592);
     assert_eq!((bloom.hidden_dropout, bloom.attention_dropout, bloom.embedding_dropout), (0.1, 0.1, 0.0));
     assert_eq!(biases(&bloom), [true; 4]);
@@ -241,7 +241,7 @@ fn baichuan_is_what_its_class_says() {
 #[test]
 fn wizardcoder_has_one_key_and_value_head() {
     let model = of_file("wizardcoder.yaml", &[]);
-    assert_eq!((model.family, model.num_heads, model.num_kv_heads), (Family::BigCode, 48, 1));
+    assert_eq!((model.family, model.num_heads, model.layer.num_kv_heads), (Family::BigCode, 48, 1));
     assert_eq!((model.positions, model.max_positions, model.seq_length), (Positions::Learned, 8192, 2048));
     assert_eq!((model.embedding_dropout, model.hidden_dropout, model.attention_dropout), (0.1, 0.2, 0.3));
 }
@@ -254,7 +254,7 @@ fn the_last_layer_of_pangu_alpha_is_its_query_layer() {
             (model.family, model.layer(31).has_query_table, model.num_layers),
             (Family::Pangu, true, 32)
         );
-        assert_eq!((model.activation, model.intermediate_size), (Activation::Gelu(Gelu::Fast), 10_240));
+        assert_eq!((model.activation, model.layer.intermediate_size), (Activation::Gelu(Gelu::Fast), 10_240));
         assert_eq!((model.positions, biases(&model)), (Positions::Learned, [true; 4]));
     }
 }
@@ -269,7 +269,7 @@ fn deepseek_with_its_own_names() {
     let latent = plain.latent.expect("latent attention");
     assert_eq!((latent.q_rank, latent.kv_rank), (None, 512));
     assert_eq!((latent.nope_dim, latent.rope_dim, latent.value_dim), (128, 64, 128));
-    assert_eq!((plain.head_dim, plain.num_kv_heads, plain.layer.rotary_dim), (192, 4, 64));
+    assert_eq!((plain.layer.head_dim, plain.layer.num_kv_heads, plain.layer.rotary_dim), (192, 4, 64));
     assert_eq!(
         (plain.layer.rotary_interleaved, plain.qk_norm, plain.norm_eps, plain.init_std),
         (true, false, 1e-6, 0.02)
@@ -289,7 +289,7 @@ fn deepseek_with_its_own_names() {
     let latent = own.latent.expect("latent attention");
     assert_eq!((latent.q_rank, latent.kv_rank), (Some(24), 16));
     assert_eq!((latent.nope_dim, latent.rope_dim, latent.value_dim), (20, 8, 12));
-    assert_eq!((own.head_dim, own.multi_token.map(|ahead| ahead.depth)), (28, Some(1)));
+    assert_eq!((own.layer.head_dim, own.multi_token.map(|ahead| ahead.depth)), (28, Some(1)));
 
     let v2 = of(&keys.replace("V3", "V2"));
     let mixture = v2.mixture.expect("experts");
@@ -305,10 +305,10 @@ fn what_latent_attention_cannot_be_is_one_line() {
     for (more, line) in [
         ("kv_lora_rank: 18", "kv_lora_rank: the kernels take multiples of 4, not 18"),
         ("q_lora_rank: 7", "q_lora_rank: the kernels take multiples of 4, not 7"),
-        ("v_head_dim: 260", "v_head_dim: values are 260 wide; the kernels take up to 256"),
+        ("v_head_dim: 516", "v_head_dim: values are 516 wide; the kernels take up to 512"),
         (
-            "qk_nope_head_dim: 200",
-            "qk_nope_head_dim: makes heads 264 wide with qk_rope_head_dim = 64; the kernels take up to 256",
+            "qk_nope_head_dim: 456",
+            "qk_nope_head_dim: makes heads 520 wide with qk_rope_head_dim = 64; the kernels take up to 512",
         ),
         (
             "head_dim: 16",

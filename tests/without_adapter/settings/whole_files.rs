@@ -33,7 +33,12 @@ fn a_file_of_the_original() {
     );
     let model = &plan.model;
     assert_eq!(
-        (model.intermediate_size, model.num_kv_heads, model.head_dim, model.layer.rotary_dim),
+        (
+            model.layer.intermediate_size,
+            model.layer.num_kv_heads,
+            model.layer.head_dim,
+            model.layer.rotary_dim
+        ),
         (11008, 32, 128, 128)
     );
     assert_eq!((model.init_std, model.ignore_id, model.layer.rope_theta), (0.01, u32::MAX, 1e4));
@@ -75,8 +80,11 @@ fn a_file_of_the_original() {
 fn a_file_with_the_names_of_megatron() {
     let (plan, notices) = resolve(MEGATRON_STYLE, &[]).unwrap();
     let model = &plan.model;
-    assert_eq!((model.num_layers, model.num_heads, model.num_kv_heads, model.head_dim), (3, 6, 2, 32));
-    assert_eq!((model.intermediate_size, model.layer.rotary_dim, model.ignore_id), (100, 16, 3));
+    assert_eq!(
+        (model.num_layers, model.num_heads, model.layer.num_kv_heads, model.layer.head_dim),
+        (3, 6, 2, 32)
+    );
+    assert_eq!((model.layer.intermediate_size, model.layer.rotary_dim, model.ignore_id), (100, 16, 3));
     assert!(model.qk_norm && model.qkv_bias && model.tie_word_embeddings);
     assert_eq!((model.layer.rope_theta, model.norm_eps, model.init_std), (5e5, 1e-6, 0.02));
     assert_eq!(

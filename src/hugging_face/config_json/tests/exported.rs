@@ -8,7 +8,7 @@ use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
     Activation, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention, Llama3,
     MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions, QkNorm, QueryScaling,
-    RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Yarn,
+    RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
 };
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
@@ -109,6 +109,23 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     models.push(olmo(some_windows(llama())).with_layers(|layer| {
         layer.rope_scaling = if layer.sliding_window.is_some() { RopeScaling::None } else { linear };
     }));
+    let gemma4 = ModelConfig {
+        norm_placement: NormPlacement::Both,
+        factors: Factors { scores: Some(1.0), ..factors },
+        activation: gelu_gate,
+        has_layer_scalars: true,
+        ..attention(false, false, true)
+    };
+    for values in [Values::Normalised, Values::OfKeys] {
+        models.push(gemma4.clone().with_each_layer(|number, layer| {
+            layer.values = Values::Normalised;
+            match number {
+                2 => (layer.head_dim, layer.rotary_dim, layer.num_kv_heads, layer.values) = (8, 8, 1, values),
+                _ => layer.sliding_window = Some(3),
+            }
+        }));
+    }
+    models.push(gemma4.with_layers(|layer| layer.values = Values::Normalised));
     models.push(ModelConfig { activation: gelu_gate, ..llama() });
     let ungated = |kind, model| ModelConfig { activation: Activation::Gelu(kind), ..model };
     let layer_norm = |model| ModelConfig { norm: Norm::LayerNorm, ..model };
@@ -133,11 +150,9 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     };
     models.extend([beside(one, in_windows(cohere.clone())), beside(one, some_windows(cohere.clone()))]);
     models.extend([beside(one, cohere.clone()), cohere]);
-    let neox = ModelConfig {
-        family: Family::GptNeoX,
-        num_kv_heads: 4,
-        ..ungated(Gelu::Exact, layer_norm(all_biases(llama())))
-    };
+    let neox =
+        ModelConfig { family: Family::GptNeoX, ..ungated(Gelu::Exact, layer_norm(all_biases(llama()))) }
+            .with_layers(|layer| layer.num_kv_heads = 4);
     let without = ModelConfig { qkv_bias: false, output_bias: false, ..neox.clone() };
     models.extend([
         beside(two, partial(neox.clone())),
@@ -188,9 +203,11 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         embedding_norm: true,
         ..gpt2.clone()
     });
-    models.push(ModelConfig { family: Family::BigCode, num_kv_heads: 1, ..gpt2.clone() });
+    let big_code = ModelConfig { family: Family::BigCode, ..gpt2.clone() };
+    models.push(big_code.with_layers(|layer| layer.num_kv_heads = 1));
     models.push(ModelConfig { family: Family::Pangu, ..gpt2 }.with_query_table());
-    let baichuan = ModelConfig { family: Family::Baichuan, num_kv_heads: 4, ..llama() };
+    let baichuan = ModelConfig { family: Family::Baichuan, ..llama() };
+    let baichuan = baichuan.with_layers(|layer| layer.num_kv_heads = 4);
     models.push(ModelConfig { positions: Positions::Alibi, ..baichuan.clone() });
     models.push(ModelConfig { head_epsilon: Some(1e-5), ..baichuan });
     let shared = |intermediate_size, is_gated| Some(SharedExpert { intermediate_size, is_gated });

@@ -7,8 +7,8 @@ use serde_json::json;
 
 #[test]
 fn published_models_are_read_by_their_own_names() {
-    let glm =
-        ModelConfig { family: Family::Glm, head_dim: 8, qkv_bias: true, ..in_pairs(rotating(llama(), 4)) };
+    let glm = ModelConfig { family: Family::Glm, qkv_bias: true, ..in_pairs(rotating(llama(), 4)) };
+    let glm = glm.with_layers(|layer| layer.head_dim = 8);
     let chatglm = json!({"model_type": "chatglm", "num_layers": 3, "padded_vocab_size": 32, "hidden_size": 16, "ffn_hidden_size": 24,
         "kv_channels": 8, "num_attention_heads": 4, "multi_query_attention": true, "multi_query_group_num": 2, "add_qkv_bias": true,
         "add_bias_linear": false, "rmsnorm": true, "post_layer_norm": true, "seq_length": 8192, "layernorm_epsilon": 1e-5,
@@ -18,7 +18,7 @@ fn published_models_are_read_by_their_own_names() {
     let qwen = json!({"model_type": "qwen", "vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4,
         "kv_channels": 4, "intermediate_size": 48, "layer_norm_epsilon": 1e-5, "rotary_emb_base": 10000, "rotary_pct": 1.0,
         "use_logn_attn": true, "no_bias": true, "scale_attn_weights": true});
-    equal(&qwen, &ModelConfig { num_kv_heads: 4, qkv_bias: true, ..llama() });
+    equal(&qwen, &ModelConfig { qkv_bias: true, ..llama() }.with_layers(|layer| layer.num_kv_heads = 4));
     let internlm = |bias: bool| {
         config(
             "internlm2",

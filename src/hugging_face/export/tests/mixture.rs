@@ -128,7 +128,7 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
     expect(model(biased), "qwen3_moe", Some("no bias on the choice of experts, no routed_scaling_factor"));
     let best = RouterConfig { groups: groups(GroupScore::Best), ..qwen3().route };
     expect(plain(routed(best)), "deepseek", Some("no groups of experts"));
-    let wide_heads = |mixture| rotating(ModelConfig { head_dim: 8, ..plain(mixture) }, 8);
+    let wide_heads = |mixture| rotating(plain(mixture).with_layers(|layer| layer.head_dim = 8), 8);
     expect(wide_heads(qwen3()), "mixtral", None);
     expect(wide_heads(unnormalised()), "deepseek", Some("no head_dim of its own"));
     expect(

@@ -34,7 +34,8 @@ fn types_with_names_of_their_own_are_the_published_ones() {
     ];
     expect(bloom, 559_214_592, "transformer.word_embeddings.weight", &tensors);
     let star_coder = ModelConfig::gpt2(sizes(49_152, 6144, 40, 48, 24_576, 8192));
-    let star_coder = ModelConfig { family: Family::BigCode, num_kv_heads: 1, ..star_coder };
+    let star_coder = ModelConfig { family: Family::BigCode, ..star_coder };
+    let star_coder = star_coder.with_layers(|layer| layer.num_kv_heads = 1);
     let tensors: [(&str, &[usize]); 2] =
         [("transformer.wpe.weight", &[8192, 6144]), ("transformer.h.39.attn.c_attn.weight", &[6400, 6144])];
     expect(star_coder, 15_517_456_384, "transformer.wte.weight", &tensors);

@@ -1,7 +1,7 @@
 //! The defaults of a model that follow from its other keys, and what must fit together.
 
 use super::rows::Model;
-use super::{GPT2, LLAMA, MAX_HEAD_DIM, latent, layers, rope_scaling};
+use super::{GPT2, LLAMA, MAX_HEAD_DIM, latent, layers, rope_scaling, rotary_dim};
 use crate::model::config::{LayerConfig, ModelConfig, MultiToken, Norm, NormPlacement, QkNorm};
 use crate::settings::engine::*;
 
@@ -11,13 +11,13 @@ pub(super) const SWITCHES: [&str; 3] =
 
 /// Fills in what `model` leaves open and checks it; what depends on a faulty key stays open.
 pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
-    if model.config.num_kv_heads == 0 {
-        model.config.num_kv_heads = model.config.num_heads;
+    if model.config.layer.num_kv_heads == 0 {
+        model.config.layer.num_kv_heads = model.config.num_heads;
     }
     if model.is_latent() {
         latent::fill(model, reader);
     }
-    model.config.head_dim = head_dim_of(&model.config, reader).unwrap_or(0);
+    model.config.layer.head_dim = head_dim_of(&model.config, reader).unwrap_or(0);
     if model.kind.is(LLAMA) {
         fill_llama(model, reader);
     }
@@ -32,7 +32,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     layers::check(model, reader);
     let narrows = reader.has("freeze") || !reader.has("freeze_exclude");
     reader.require(&["freeze_exclude"], narrows, "given without `freeze`, whose patterns it narrows");
-    let head_dim = model.config.head_dim;
+    let head_dim = model.config.layer.head_dim;
     if let Some(channels) = model.kv_channels.take()
         && ![0, channels].contains(&head_dim)
     {
@@ -51,6 +51,7 @@ fn fill_config(model: &mut Model) {
     config.ignore_id = u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX);
     config.qk_norm = model.use_qk_norm == Some(true);
     config.qk_norm_kind = model.qk_norm_kind.unwrap_or_default();
+    config.has_layer_scalars = model.layer_scalars == Some(true);
     config.norm_placement = model.norm_placement.unwrap_or_default();
     config.parallel_residual = model.parallel_residual;
     config.norm = model.normalization.unwrap_or(config.norm);
@@ -58,21 +59,19 @@ fn fill_config(model: &mut Model) {
     config.zero_centered_norms = model.layernorm_zero_centered_gamma == Some(true);
     let (rope_scaling, query_scaling) =
         (model.rope_scaling.config(config.max_positions), model.rope_scaling.query_scaling());
-    let rotary_dim = rotary_dim(config.head_dim, model.rotary_percent.unwrap_or(1.0));
+    let rotary_dim = rotary_dim(config.layer.head_dim, model.rotary_percent.unwrap_or(1.0));
     let sliding_window = model.sliding_window.map(|window| window as usize);
-    let LayerConfig { rope_theta, rotary_interleaved, .. } = config.layer;
+    let usual = LayerConfig {
+        sliding_window,
+        wide_window: None,
+        rotates: true,
+        rope_scaling,
+        rotary_dim,
+        query_scaling,
+        ..config.layer
+    };
     let config = config.clone().with_layers(|layer| {
-        *layer = LayerConfig {
-            sliding_window,
-            wide_window: None,
-            rotates: true,
-            rope_theta,
-            rope_scaling,
-            rotary_dim,
-            rotary_interleaved,
-            query_scaling,
-            has_query_table: layer.has_query_table,
-        };
+        *layer = LayerConfig { has_query_table: layer.has_query_table, ..usual };
     });
     let config = config.with_each_layer(|number, layer| layers::set(model, number, layer));
     model.config = config.with_window(config.seq_length);
@@ -84,7 +83,7 @@ fn head_dim_of(config: &ModelConfig, reader: &Reader<'_>) -> Option<usize> {
         return None;
     }
     let (heads, width) = (config.num_heads, config.hidden_size);
-    let (key, head_dim) = match config.head_dim {
+    let (key, head_dim) = match config.layer.head_dim {
         0 if heads == 0 || width == 0 => return None,
         0 if !width.is_multiple_of(heads) => {
             let remedy = "change one of them or give `head_dim`";
@@ -130,7 +129,8 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     let heads_are_normed = model.use_qk_norm == Some(true) && !model.is_latent();
     reader.require(&["qk_norm_kind", "use_qk_norm"], is_plain || heads_are_normed, message);
     let share = *model.rotary_percent.get_or_insert(1.0);
-    let ModelConfig { num_heads: heads, num_kv_heads: kv_heads, head_dim, seq_length, .. } = model.config;
+    let ModelConfig { num_heads: heads, seq_length, .. } = model.config;
+    let LayerConfig { num_kv_heads: kv_heads, head_dim, .. } = model.config.layer;
     let divide = kv_heads > 0 && heads.is_multiple_of(kv_heads);
     let message = format!("{kv_heads} key/value heads do not divide num_heads {heads}; change one of them");
     reader.require(&["n_kv_heads", "num_heads"], divide, message);
@@ -145,17 +145,12 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     }
 }
 
-/// Dimensions of a head that rotate: rounded down, except that 47.999… gives 48 where the share stands for 48.
-fn rotary_dim(head_dim: usize, share: f64) -> usize {
-    (head_dim as f64 * share + 1e-6) as usize
-}
-
 /// Fills in the inner width of the feed-forward layer. GPT-2: a multiple of the width. Llama's rule where no size is
 /// given: two thirds of 4 D, widened by the multiplier, rounded up to `multiple_of`.
 fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
     let (ratio, multiplier, multiple) =
         (model.expand_ratio.take(), model.ffn_dim_multiplier.take(), model.multiple_of.take());
-    if model.config.intermediate_size > 0 || !reader.is_sound("hidden_size") {
+    if model.config.layer.intermediate_size > 0 || !reader.is_sound("hidden_size") {
         return;
     }
     let (key, size) = if model.kind.is(GPT2) {
@@ -172,7 +167,7 @@ fn fill_feed_forward(model: &mut Model, reader: &Reader<'_>) {
         return;
     }
     let multiple = if model.kind.is(GPT2) { 1 } else { multiple.unwrap_or(256) };
-    model.config.intermediate_size = (size as usize).div_ceil(multiple) * multiple;
+    model.config.layer.intermediate_size = (size as usize).div_ceil(multiple) * multiple;
 }
 
 /// Fills in the number of positions, which is at least the length of a window. A table of positions must be given that

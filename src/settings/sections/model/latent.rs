@@ -80,7 +80,8 @@ fn check_heads(model: &mut Model, reader: &Reader<'_>) {
     let message =
         format!("makes heads {wide} wide with {} = {rope}; the kernels take up to {MAX_HEAD_DIM}", parts[1]);
     reader.require(&parts, wide <= MAX_HEAD_DIM, message);
-    let (given, heads, kv_heads) = (model.config.head_dim, model.config.num_heads, model.config.num_kv_heads);
+    let (given, heads, kv_heads) =
+        (model.config.layer.head_dim, model.config.num_heads, model.config.layer.num_kv_heads);
     let message = format!(
         "{given} is not the width of a head, {nope} + {rope} ({} + {}); remove it",
         parts[0], parts[1]
@@ -91,7 +92,7 @@ fn check_heads(model: &mut Model, reader: &Reader<'_>) {
     );
     reader.require(&["n_kv_heads", "num_heads"], kv_heads == heads, message);
     if reader.are_sound(&WIDTHS) && reader.are_sound(&["head_dim", "num_heads"]) {
-        model.config.head_dim = wide;
+        model.config.layer.head_dim = wide;
     } else {
         reader.source.distrust(&reader.path("head_dim"));
     }

@@ -1,9 +1,11 @@
-//! Layers that are not alike: `layer_types`, with `sliding_theta`, and `no_rope_layers`. Each list has one entry for each
+//! Layers that are not alike: `layer_types`, with `sliding_theta` and the keys of layers without a window, and
+//! `no_rope_layers`. Each list has one entry for each
 //! layer, or for the first layers, which are then repeated.
 
 use super::rope_scaling::GROWTH;
 use super::rows::Model;
-use crate::model::config::{LayerConfig, Positions, RopeScaling};
+use super::{MAX_HEAD_DIM, rotary_dim};
+use crate::model::config::{LayerConfig, Positions, QkNorm, RopeScaling, Values};
 use crate::settings::engine::*;
 
 words! {
@@ -56,6 +58,7 @@ pub(super) fn check(model: &Model, reader: &Reader<'_>) {
     let message = "not built yet for this type, whose heads do not rotate as a whole; remove it";
     reader.require(&[UNROTATED], rotates || model.no_rope_layers.is_none(), message);
     reader.require(&["sliding_theta"], rotates || model.sliding_theta.is_none(), message);
+    check_global(model, reader);
     // Queries grow as they rotate.
     let rotate_as_a_whole =
         rotates && model.rotary_percent.unwrap_or(1.0) == 1.0 && model.no_rope_layers.is_none();
@@ -67,10 +70,68 @@ pub(super) fn check(model: &Model, reader: &Reader<'_>) {
     }
 }
 
+/// Checks what layers without a window have of their own, and the norm of values.
+fn check_global(model: &Model, reader: &Reader<'_>) {
+    let all_slide = model.sliding_window.is_some()
+        && !model.layer_types.as_ref().is_some_and(|types| types.contains(&LayerType::Full));
+    let message =
+        "is of layers without a window, and all have it; remove it, or list others in `layer_types`";
+    for (key, is_given) in [
+        ("global_head_dim", model.global_head_dim.is_some()),
+        ("num_global_key_value_heads", model.num_global_key_value_heads.is_some()),
+        ("attention_k_eq_v", model.attention_k_eq_v == Some(true)),
+    ] {
+        let are_heads_whole = !model.is_latent() || !is_given;
+        reader.require(&[key], are_heads_whole, "has no meaning for latent attention; remove it");
+        reader.require(&[key, TYPES], !all_slide || !is_given, message);
+    }
+    if let Some(width) = model.global_head_dim {
+        let message = format!(
+            "heads are {width} wide; the kernels take multiples of 4 up to {MAX_HEAD_DIM}, of which an even \
+             number rotates"
+        );
+        let rotating = rotary_dim(width, model.rotary_percent.unwrap_or(1.0));
+        let fits = width <= MAX_HEAD_DIM && width.is_multiple_of(4);
+        reader.require(
+            &["global_head_dim", "rotary_percent"],
+            fits && rotating > 0 && rotating % 2 == 0,
+            message,
+        );
+    }
+    if let Some(kv_heads) = model.num_global_key_value_heads {
+        let heads = model.config.num_heads;
+        let message =
+            format!("{kv_heads} key/value heads do not divide num_heads {heads}; change one of them");
+        reader.require(&["num_global_key_value_heads", "num_heads"], heads.is_multiple_of(kv_heads), message);
+    }
+    let is_normed = model.use_v_norm == Some(true);
+    let has_qk_norm = model.use_qk_norm == Some(true)
+        && !model.is_latent()
+        && model.qk_norm_kind.is_none_or(|kind| kind == QkNorm::Heads);
+    let message = "normalises v beside single heads of q and k; write `use_qk_norm: True`, or remove it";
+    reader.require(&["use_v_norm", "use_qk_norm", "qk_norm_kind"], has_qk_norm || !is_normed, message);
+    let message = "makes values of keys, which are then normalised; write `use_v_norm: True`, or remove it";
+    let are_shared = model.attention_k_eq_v == Some(true);
+    reader.require(&["attention_k_eq_v", "use_v_norm"], is_normed || !are_shared, message);
+}
+
 /// Sets in `layer`, number `number`, what the lists say.
 pub(super) fn set(model: &Model, number: usize, layer: &mut LayerConfig) {
+    if model.use_v_norm == Some(true) {
+        layer.values = Values::Normalised;
+    }
     if entry(&model.layer_types, number) == Some(LayerType::Full) {
         layer.sliding_window = None;
+    }
+    if layer.sliding_window.is_none() {
+        layer.num_kv_heads = model.num_global_key_value_heads.unwrap_or(layer.num_kv_heads);
+        if let Some(width) = model.global_head_dim {
+            let share = model.rotary_percent.unwrap_or(1.0);
+            (layer.head_dim, layer.rotary_dim) = (width, rotary_dim(width, share));
+        }
+        if model.attention_k_eq_v == Some(true) {
+            layer.values = Values::OfKeys;
+        }
     }
     if let (Some(theta), Some(_)) = (model.sliding_theta, layer.sliding_window) {
         (layer.rope_theta, layer.rope_scaling, layer.query_scaling) = (theta, RopeScaling::None, None);

@@ -29,6 +29,9 @@ rows! {
         low_freq_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("llama3").example("1.5"),
         /// Pairs whose wavelength is below `original_max_position_embeddings / high_freq_factor` are kept.
         high_freq_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("llama3").example("8.0"),
+        /// Share of the pairs that rotate, the fast ones; the others do not.
+        partial_rotary_factor: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of("proportional")
+            .example("0.25"),
         /// Queries at position p are multiplied by 1 + this · ln(1 + ⌊p / `original_max_position_embeddings`⌋), as in
         /// Ministral 3; not by default.
         llama_4_scaling_beta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("yarn llama3").example("0.1"),
@@ -52,6 +55,8 @@ words! {
         Yarn = "yarn",
         /// Pairs are stretched depending on their wavelength.
         Llama3 = "llama3",
+        /// Fast pairs alone rotate, as in Gemma 4.
+        Proportional = "proportional",
     }
 }
 
@@ -99,6 +104,7 @@ impl Scaling {
                 low_freq_factor: given(self.low_freq_factor),
                 high_freq_factor: given(self.high_freq_factor),
             }),
+            Method::Proportional => RopeScaling::Proportional { share: given(self.partial_rotary_factor) },
         }
     }
 }
@@ -113,11 +119,11 @@ pub(super) fn read_dict(reader: &Reader<'_>, key: &'static str) -> Option<Scalin
     }
     let named = ["rope_type", "type"].map(|key| format!("{path}.{key}"));
     let Some((place, word)) = named.iter().find_map(|place| Some((place, source.word(place)?))) else {
-        source.fault(&path, "`rope_type` is missing; give it linear, yarn or llama3");
+        source.fault(&path, "`rope_type` is missing; give it linear, yarn, llama3 or proportional");
         return None;
     };
     let Some(method) = Method::named(word) else {
-        let known = "default, linear, yarn and llama3; `extend_method` has others";
+        let known = "default, linear, yarn, llama3 and proportional; `extend_method` has others";
         source.fault(place, format!("not built yet (found `{word}`); known are {known}"));
         return None;
     };

@@ -27,8 +27,8 @@ rows! {
         ffn_dim_multiplier: Option<f64> = Shape.optional().of(LLAMA).example("2.5"),
         /// F / D of GPT-2 where `intermediate_size` is absent; 4 by default.
         expand_ratio: Option<usize> = Shape.optional().within(SIZE).of(GPT2).example("2"),
-        /// Scaling of the rotary frequencies, as Hugging Face writes it: a section with `rope_type`: `linear`, `yarn`
-        /// or `llama3`; here also `ntk` and `dynamic_ntk`.
+        /// Scaling of the rotary frequencies, as Hugging Face writes it: a section with `rope_type`: `linear`, `yarn`,
+        /// `llama3` or `proportional`; here also `ntk` and `dynamic_ntk`.
         rope_scaling: Scaling = Numbers.optional().of(LLAMA).read_by(rope_scaling::read_dict)
             .example("{rope_type: linear, factor: 4.0}"),
         /// Multi-head latent attention. DeepSeek's types have no other, so only `True` is accepted.
@@ -67,6 +67,20 @@ rows! {
         /// Gemma 3; `theta` and `rope_scaling` are of all layers by default.
         sliding_theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
             .example("100.0\nlayer_types: [sliding_attention, full_attention]\nsliding_window: 5"),
+        /// Width of a head in layers without a window, as in Gemma 4; `head_dim` by default.
+        global_head_dim: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("8"),
+        /// Key and value heads of these layers; `n_kv_heads` by default.
+        num_global_key_value_heads: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("1"),
+        /// Whether these layers have no projection to v: their values are the keys before norm and rotation, normalised
+        /// as `use_v_norm` says, which must be on; False by default.
+        attention_k_eq_v: Option<bool> = Shape.optional().of(LLAMA)
+            .example("True\nuse_v_norm: True\nuse_qk_norm: True"),
+        /// Whether v is normalised head by head like q and k, without a weight, as in Gemma 4; only with `use_qk_norm`
+        /// and False by default.
+        use_v_norm: Option<bool> = Numbers.optional().of(LLAMA).example("True\nuse_qk_norm: True"),
+        /// Whether the result of each layer is multiplied by a number that its checkpoint holds and nothing trains, as in
+        /// Gemma 4; False by default.
+        layer_scalars: Option<bool> = Shape.optional().of(LLAMA).example("True"),
         /// Which layers rotate q and k, as in SmolLM3's file: 1, or 0 for a layer without encoding of positions, for
         /// each layer or for the first layers, which is then repeated; all rotate by default.
         no_rope_layers: Option<Vec<u64>> = Numbers.optional().within(ROTATES).of(LLAMA).example("[1, 0]"),
@@ -107,14 +121,14 @@ rows! {
         /// Query heads (H).
         num_heads: usize = Shape.required().within(SIZE).example("2"),
         /// Key and value heads, a divisor of H; H by default, 2 in ChatGLM2Config.
-        num_kv_heads "n_kv_heads": usize = Shape.derived().within(SIZE).of(LLAMA).example("2"),
-        /// Width of a head (C), a multiple of 4 up to 256; `hidden_size / num_heads` by default. With latent attention
+        layer.num_kv_heads "n_kv_heads": usize = Shape.derived().within(SIZE).of(LLAMA).example("2"),
+        /// Width of a head (C), a multiple of 4 up to 512; `hidden_size / num_heads` by default. With latent attention
         /// it is `qk_nope_head_dim + qk_rope_head_dim`.
-        head_dim: usize = Shape.derived().within(SIZE).of(LLAMA).example("8"),
+        layer.head_dim "head_dim": usize = Shape.derived().within(SIZE).of(LLAMA).example("8"),
         /// Inner width of the feed-forward layer (F); required in ChatGLM2Config. By default GPT-2's is `expand_ratio`
         /// times D, and Llama's two thirds of 4 D, times `ffn_dim_multiplier` + 0.01 where that is written, rounded up
         /// to a multiple of `multiple_of`.
-        intermediate_size: usize = Shape.derived().within(SIZE).example("172"),
+        layer.intermediate_size "intermediate_size": usize = Shape.derived().within(SIZE).example("172"),
         /// Activation of the feed-forward layer, in Llama's types of its gate: `silu` makes SwiGLU, GELU GeGLU. GPT-2's is
         /// GELU: `gelu_new` and, with a notice, `gelu` are its published form, the tanh approximation; `gelu_exact` is
         /// x Φ(x), and `fast_gelu`, PanGu-α's default, x sigmoid(1.702 x). Without a gate, also `relu`, and `relu2`, its square.
@@ -184,9 +198,9 @@ rows! {
         /// Width of the part of a query and a key that does not rotate, a multiple of 4; 128 by default.
         nope_dim "qk_nope_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("16"),
         /// Width of the part of a query and a key that rotates, a multiple of 4; all keys share it; 64 by default. A
-        /// head is both parts wide, at most 256.
+        /// head is both parts wide, at most 512.
         rope_dim "qk_rope_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("8"),
-        /// Width of a value, a multiple of 4 up to 256; 128 by default.
+        /// Width of a value, a multiple of 4 up to 512; 128 by default.
         value_dim "v_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("16"),
     }
 }

@@ -57,7 +57,7 @@ const TYPES: [TypeEntry; 21] = [
         about: "ChatGLM2, ChatGLM3, CodeGeeX2 and GLM-4: a Llama whose query heads share 2 key and value heads, \
                 with a bias in the projections to q, k and v, and of whose heads one half rotates, in interleaved \
                 pairs.",
-        defaults: |config| (config.num_kv_heads, config.layer.rotary_interleaved) = (2, true),
+        defaults: |config| (config.layer.num_kv_heads, config.layer.rotary_interleaved) = (2, true),
         check: check_glm,
         family: Family::Glm,
         fits: fits_glm,
@@ -134,7 +134,7 @@ const TYPES: [TypeEntry; 21] = [
                 and value head.",
         base: GPT2,
         family: Family::BigCode,
-        defaults: |config| config.num_kv_heads = 1,
+        defaults: |config| config.layer.num_kv_heads = 1,
         ..PLAIN
     },
     TypeEntry {
@@ -168,7 +168,7 @@ const TYPES: [TypeEntry; 21] = [
         check: |model, reader| check_rotation(model, reader, false),
         family: Family::Phi3,
         // Gate and up of other widths have padding between them here, and are two tensors.
-        fits: |model| is_plain(model) && model.intermediate_size.is_multiple_of(4),
+        fits: |model| is_plain(model) && model.layer.intermediate_size.is_multiple_of(4),
         ..PLAIN
     },
     TypeEntry {
@@ -329,7 +329,7 @@ fn check_glm(model: &mut Model, reader: &Reader<'_>) {
     if !reader.has("emb_dropout_prob") {
         model.config.embedding_dropout = model.config.hidden_dropout;
     }
-    if model.config.intermediate_size == 0 {
+    if model.config.layer.intermediate_size == 0 {
         reader.missing("intermediate_size", "a whole number from 1, the width of the feed-forward layer");
     }
 }
@@ -342,7 +342,7 @@ fn fits_glm(model: &ModelConfig) -> bool {
         && !has_other_biases
         && has_plain_tensors(model)
         && model.norm_placement.is_before();
-    is_glm && model.intermediate_size.is_multiple_of(4)
+    is_glm && model.layer.intermediate_size.is_multiple_of(4)
 }
 
 /// Experts of other widths have padding between gate and up here, and are tensors of their own.
@@ -376,7 +376,7 @@ fn is_dense(model: &ModelConfig) -> bool {
 /// Files have all heads of q, k and v: as many of each.
 fn fits_gpt_neox(model: &ModelConfig) -> bool {
     let is_without_gate = model.activation.gate().is_none() && model.norm_placement == NormPlacement::Before;
-    is_dense(model) && is_without_gate && model.num_kv_heads == model.num_heads
+    is_dense(model) && is_without_gate && model.layer.num_kv_heads == model.num_heads
 }
 
 /// Nor, except for GLM, other norms.
@@ -387,12 +387,12 @@ fn is_plain(model: &ModelConfig) -> bool {
 /// Files of the 7B model give the width of the feed-forward layer itself as its multiplier.
 fn check_telechat(model: &mut Model, reader: &Reader<'_>) {
     let config = &mut model.config;
-    if let (0, Some(width)) = (config.intermediate_size, model.ffn_dim_multiplier)
+    if let (0, Some(width)) = (config.layer.intermediate_size, model.ffn_dim_multiplier)
         && width.fract() == 0.0
         && width >= config.hidden_size as f64
     {
         reader.note("ffn_dim_multiplier", format!("{width} is the width of the feed-forward layer itself"));
-        (config.intermediate_size, model.ffn_dim_multiplier) = (width as usize, None);
+        (config.layer.intermediate_size, model.ffn_dim_multiplier) = (width as usize, None);
     }
 }
 

@@ -127,7 +127,7 @@ fn fill_widths(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
         return;
     }
     moe.moe_intermediate_size =
-        moe.moe_intermediate_size.or(Some(model.config.intermediate_size).filter(|size| *size > 0));
+        moe.moe_intermediate_size.or(Some(model.config.layer.intermediate_size).filter(|size| *size > 0));
     let given = moe.moe_shared_expert_intermediate_size.filter(|size| *size > 0);
     let product = match moe.shared_expert_num {
         0 => None,

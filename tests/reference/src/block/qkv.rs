@@ -15,13 +15,16 @@ impl Block<'_> {
             [q, k, v] => {
                 let rows = self.queries();
                 let of_q = rows.as_deref().unwrap_or(x);
-                [self.project(q, of_q), self.project(k, x), self.project(v, x)]
+                let keys = self.project(k, x);
+                let values = if self.has_key_values() { keys.clone() } else { self.project(v, x) };
+                [self.project(q, of_q), keys, values]
             }
             [qkv] => {
                 let joined = self.project(qkv, x);
                 let mut parts = [const { Vec::new() }; 3];
-                for row in joined.chunks_exact(self.joined_width()) {
-                    for (place, vector) in row.chunks_exact(self.shape.head_dim).enumerate() {
+                let layer = self.shape.layer(self.layer);
+                for row in joined.chunks_exact(self.joined_heads() * layer.head_dim) {
+                    for (place, vector) in row.chunks_exact(layer.head_dim).enumerate() {
                         parts[self.part(place)].extend(vector);
                     }
                 }
@@ -43,8 +46,13 @@ impl Block<'_> {
             [q, k, v] => {
                 let rows = self.queries();
                 let dof_q = self.project_backward(q, rows.as_deref().unwrap_or(x), dq, grads);
-                let dk = self.project_backward(k, x, dk, grads);
-                let dkv = add(&dk, &self.project_backward(v, x, dv, grads));
+                let dkv = match self.has_key_values() {
+                    true => self.project_backward(k, x, &add(dk, dv), grads),
+                    false => {
+                        let dk = self.project_backward(k, x, dk, grads);
+                        add(&dk, &self.project_backward(v, x, dv, grads))
+                    }
+                };
                 if rows.is_none() {
                     return add(&dof_q, &dkv);
                 }
@@ -54,9 +62,9 @@ impl Block<'_> {
                 dkv
             }
             [qkv] => {
-                let mut parts = [dq, dk, dv].map(|part| part.chunks_exact(self.shape.head_dim));
-                let vectors = self.joined_width() / self.shape.head_dim;
-                let places = (0..self.positions.len()).flat_map(|_| 0..vectors);
+                let head_dim = self.shape.layer(self.layer).head_dim;
+                let mut parts = [dq, dk, dv].map(|part| part.chunks_exact(head_dim));
+                let places = (0..self.positions.len()).flat_map(|_| 0..self.joined_heads());
                 let next = |place| parts[self.part(place)].next().expect("a vector").iter().copied();
                 let joined: Vec<f64> = places.flat_map(next).collect();
                 self.project_backward(qkv, x, &joined, grads)
@@ -71,14 +79,19 @@ impl Block<'_> {
         Some(embedding(table, self.positions, self.shape.hidden_size))
     }
 
-    /// Elements of q, k and v of a token.
-    fn joined_width(&self) -> usize {
-        (self.shape.num_heads + 2 * self.shape.num_kv_heads) * self.shape.head_dim
+    /// Whether the projected keys are the values, too.
+    fn has_key_values(&self) -> bool {
+        self.shape.layer(self.layer).key_values
+    }
+
+    /// Heads of q, k and v.
+    fn joined_heads(&self) -> usize {
+        self.shape.num_heads + 2 * self.shape.layer(self.layer).num_kv_heads
     }
 
     /// Which of q, k and v vector `place` of a joined row belongs to. They follow one another; in Bloom head by head.
     fn part(&self, place: usize) -> usize {
-        let (heads, kv_heads) = (self.shape.num_heads, self.shape.num_kv_heads);
+        let (heads, kv_heads) = (self.shape.num_heads, self.shape.layer(self.layer).num_kv_heads);
         match place.checked_sub(heads) {
             _ if self.shape.variant.naming == Naming::Bloom => place % 3,
             None => 0,

@@ -121,13 +121,21 @@ const COMMAND_R: Shape = Shape {
     tie_word_embeddings: true,
     ..LLAMA
 };
-/// A window in the first layer alone, and queries that grow, after a rotation of their own; no rotation in the second.
+/// A window in the first layer alone, and queries that grow, after a rotation of their own; no rotation in the second,
+/// but other widths.
 fn mixed() -> Shape {
     let rope = Rope { theta: 7.0, ..LLAMA.rope };
     let scaling = QueryScaling { beta: 0.4, original: 3.0 };
-    let first = Layer { window: Some(2), rope: Some(rope), query_scaling: Some(scaling) };
-    let second = Layer { window: None, rope: None, query_scaling: None };
+    let common = LLAMA.common_layer();
+    let first = Layer { window: Some(2), rope: Some(rope), query_scaling: Some(scaling), ..common };
+    let second = Layer { rope: None, num_kv_heads: 1, head_dim: 4, intermediate_size: 5, ..common };
     Shape { other_layers: Some(BTreeMap::from([(0, first), (1, second)])), ..LLAMA }
+}
+/// A layer whose values are keys beside one with values of their own, all normalised, and factors of layers.
+fn gemma4() -> Shape {
+    let variant = Variant { value_norm: true, layer_scalars: true, norms: Norms::Both, ..Variant::PLAIN };
+    let shared = Layer { key_values: true, num_kv_heads: 1, head_dim: 8, rope: None, ..QWEN3.common_layer() };
+    Shape { variant, other_layers: Some(BTreeMap::from([(1, shared)])), ..QWEN3 }
 }
 const FACTORS: Factors = Factors { embedding: 3.0, residual: 0.6, scores: Some(0.9), logits: 0.7 };
 const IGNORE: u32 = u32::MAX;
@@ -179,6 +187,7 @@ fn every_gradient_is_the_finite_difference() {
         Shape { window: Some(2), ..LLAMA },
         CAPPED,
         mixed(),
+        gemma4(),
         Shape { num_layers: 0, ..LLAMA },
         Shape { factors: FACTORS, tie_word_embeddings: true, ..LLAMA },
         Shape { gate: Gate::Gelu(Gelu::Tanh), ..LLAMA },
@@ -194,9 +203,10 @@ fn every_gradient_is_the_finite_difference() {
             loss_and_gradients(&shape, &weights, &tokens, &targets, &POSITIONS, T, IGNORE, seed);
         assert_eq!((loss_sum, count), loss(&shape, &weights, &tokens, &targets, &POSITIONS, T, IGNORE));
         assert_eq!(count, 2 * T - 1);
-        assert!(grads.keys().eq(weights.keys()), "every tensor has a gradient");
+        let trains = |name: &&String| !name.ends_with("layer_scalar");
+        assert!(grads.keys().eq(weights.keys().filter(trains)), "every tensor that trains has a gradient");
         let mut moved = weights.clone();
-        for (name, tensor) in &weights {
+        for (name, tensor) in weights.iter().filter(|(name, _)| trains(name)) {
             // Without rotation it adds the same to all scores of a query, which softmax ignores.
             if name.ends_with("k_proj.bias") && !shape.rotates() {
                 assert!(grads[name].iter().all(|gradient| gradient.abs() < 1e-14));
