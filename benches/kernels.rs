@@ -13,7 +13,7 @@ mod unfused;
 use criterion::{Criterion, criterion_group, criterion_main};
 use gristmill::device::Job;
 use gristmill::element::Element::{Bf16, F16, F32, Int8, Nf4, U32};
-use gristmill::ops::attention::{Attention, AttentionTensors, attention, attention_backward};
+use gristmill::ops::attention::{Attention, AttentionTensors, Sinks, attention, attention_backward};
 use gristmill::ops::causal_conv::CausalConv;
 use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gated_delta_rule::{
@@ -342,31 +342,42 @@ fn causal(tokens: u32, window: Option<u32>) -> (Attention, f64) {
 
 fn attentions(c: &mut Criterion) {
     let gpu = gpu();
-    for (tokens, window, dropped) in
-        [(128, None, 0.0), (1024, None, 0.0), (1024, Some(128), 0.0), (1024, None, 0.1)]
-    {
+    for (tokens, window, dropped, has_sinks) in [
+        (128, None, 0.0, false),
+        (1024, None, 0.0, false),
+        (1024, Some(128), 0.0, false),
+        (1024, None, 0.1, false),
+        (1024, Some(128), 0.0, true),
+    ] {
         let (shape, product) = causal(tokens, window);
         let with_mask = |row: &mut Job| {
             let state = row.state(DropoutState::default());
             let place = Dropout { probability: dropped, seed: 1, site: 0, state, part: None };
             Attention { dropout: (dropped > 0.0).then_some(place), ..shape }
         };
+        let sinks = |row: &mut Job| {
+            let (logits, gradient) = (row.tensor(1, LAYOUT.heads, F32), row.tensor(1, LAYOUT.heads, F32));
+            has_sinks.then_some(Sinks { logits, gradient: Some(gradient) })
+        };
         let mut name = format!("T={tokens}");
         name += &window.map_or(String::new(), |window| format!(" window={window}"));
         name += if dropped > 0.0 { " dropout" } else { "" };
+        name += if has_sinks { " sinks" } else { "" };
         row(c, &gpu, &format!("attention {name}"), |row| {
             let (qkv, y, lse) =
                 (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, 4, F32));
-            let shape = with_mask(row);
-            attention(&mut row.rec, &AttentionTensors::new(qkv, y, lse), &shape);
+            let (shape, sinks) = (with_mask(row), sinks(row));
+            let tensors = AttentionTensors { sinks, ..AttentionTensors::new(qkv, y, lse) };
+            attention(&mut row.rec, &tensors, &shape);
             Work::Flops(2.0 * product)
         });
         row(c, &gpu, &format!("attention backward {name}"), |row| {
             let (qkv, y, dy) =
                 (row.tensor(N, LAYOUT.cols(), F32), row.tensor(N, D, F32), row.tensor(N, D, F32));
             let (lse, dqkv) = (row.tensor(N, 4, F32), row.tensor(N, LAYOUT.cols(), F32));
-            let shape = with_mask(row);
-            attention_backward(&mut row.rec, &AttentionTensors::new(qkv, y, lse), dy, dqkv, &shape);
+            let (shape, sinks) = (with_mask(row), sinks(row));
+            let tensors = AttentionTensors { sinks, ..AttentionTensors::new(qkv, y, lse) };
+            attention_backward(&mut row.rec, &tensors, dy, dqkv, &shape);
             Work::Flops(5.0 * product)
         });
     }
@@ -474,7 +485,7 @@ fn decoding(c: &mut Criterion) {
             let (qkv, out) = (row.tensor(sequences, LAYOUT.cols(), F32), row.tensor(sequences, D, F32));
             let cache = row.tensor(sequences * tokens, shape.cache_cols(), F32);
             let positions = row.integers(&vec![tokens - 1; sequences as usize]);
-            let tensors = decode::DecodeTensors { qkv, positions, cache, rope: None, out };
+            let tensors = decode::DecodeTensors { qkv, positions, cache, rope: None, sinks: None, out };
             decode::decode(&mut row.rec, &tensors, &shape);
             Work::Bytes(4.0 * (sequences * tokens * shape.cache_cols()) as f64)
         });

@@ -1,4 +1,5 @@
-// Gated activation:   out = act(gate) · up,   act silu (SwiGLU) or with `gelu_gate` gelu (GeGLU): lib/gate
+// Gated activation:   out = act(gate) · up,   act silu (SwiGLU) or with `gelu_gate` gelu (GeGLU), or its clamped form:
+// lib/gate
 //
 //   swiglu             reads packed (N, 2 F), writes out (N, F)
 //   swiglu_backward    reads packed (N, 2 F) and dout (N, F), writes d_packed (N, 2 F):
@@ -10,7 +11,7 @@
 // Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 
 import package::lib::element::{Packed, load4, store4};
-import package::lib::gate::{activated, gate_slopes};
+import package::lib::gate::{gate_slopes, gated};
 import package::lib::grid::linear_index;
 import package::tile::LANES;
 
@@ -43,7 +44,7 @@ fn swiglu(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let at = params.packed_offset + row * params.packed_stride + column;
     let gate = load4(packed[at]);
     let up = load4(packed[at + params.columns4]);
-    out[params.y_offset + row * params.y_stride + column] = store4(activated(gate) * up);
+    out[params.y_offset + row * params.y_stride + column] = store4(gated(gate, up));
 }
 
 @compute @workgroup_size(LANES)

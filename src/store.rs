@@ -18,6 +18,7 @@ pub(crate) mod lora;
 pub mod merge;
 pub(crate) mod model_assets;
 pub(crate) mod model_path;
+mod mxfp4;
 pub mod npy;
 mod peft_modules;
 mod published_names;

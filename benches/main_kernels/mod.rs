@@ -48,7 +48,7 @@ fn attentions(head_dim: u32) -> Vec<(String, Kernel)> {
     let shape = Decode { layout, tokens: 1, scale: 0.125, soft_cap: None, window: None, has_alibi: false };
     let cache = rec.tensor("cache", LARGE, shape.cache_cols(), F32);
     let positions = rec.tensor("positions", 1, LARGE, U32);
-    decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
+    decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, sinks: None, out }, &shape);
     let kernels = rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel);
     kernels.map(|kernel| (format!("{} D={head_dim}", kernel.entry), kernel)).collect()
 }

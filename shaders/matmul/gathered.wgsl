@@ -10,7 +10,7 @@
 
 import package::lib::element::{LINE4, load4};
 @if(normed) import package::lib::element::Packed;
-@if(gated) import package::lib::gate::activated;
+@if(gated) import package::lib::gate::gated;
 @if(normed) import package::lib::norm::norm_factors;
 @if(nf4) import package::lib::quantised::fill_levels;
 import package::matmul::operands::{Product, a, bias_of, destination, epilogue, load_b4, params, product_of};
@@ -85,7 +85,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
             @if(gated) {
                 let column4 = first / 4u + lane;
                 let up = four[1] + bias_of_up(column4);
-                epilogue(activated(four[0] + bias_of(to, column4)) * up, vec4<f32>(0.0), to, r, column4);
+                epilogue(gated(four[0] + bias_of(to, column4), up), vec4<f32>(0.0), to, r, column4);
             }
         }
     }

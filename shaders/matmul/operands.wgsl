@@ -15,8 +15,8 @@
 // With `scaled` the product and its bias are multiplied by a factor, before anything is added.
 
 import package::lib::element::{Packed, load4, store4};
-@if(swiglu) import package::lib::gate::activated;
 @if(swiglu_slopes) import package::lib::gate::gate_slopes;
+@if(swiglu) import package::lib::gate::gated;
 @if(gelu) import package::lib::gelu::gelu_of;
 @if(gelu_slope) import package::lib::gelu::gelu_slope;
 @if(grouped && !a_transposed) import package::lib::group::group_of_tile;
@@ -251,7 +251,7 @@ fn store_gated(gate: vec4<f32>, up: vec4<f32>, to: Destination, row: u32, column
         let stored_up = store4(keep_inside(up, 4u * column4, to.columns));
         y[at] = stored_gate;
         y[at + to.up4] = stored_up;
-        activation[row * params.activation_stride + column4] = store4(activated(load4(stored_gate)) * load4(stored_up));
+        activation[row * params.activation_stride + column4] = store4(gated(load4(stored_gate), load4(stored_up)));
     }
 }
 

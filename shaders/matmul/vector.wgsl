@@ -13,7 +13,7 @@
 
 import package::lib::element::load4;
 @if(normed) import package::lib::element::Packed;
-@if(gated) import package::lib::gate::activated;
+@if(gated) import package::lib::gate::gated;
 @if(normed) import package::lib::norm::norm_factors;
 @if(nf4) import package::lib::quantised::fill_levels;
 @if(normed) import package::lib::reduce::row_sum;
@@ -47,7 +47,7 @@ fn matmul(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
             if (lane == 0u) {
                 @if(!gated) { epilogue(sums[c4][r], added, to, r, first4 + c4); }
                 @if(gated) {
-                    let value = activated(sums[c4][r] + added) * (ups[c4][r] + up_added);
+                    let value = gated(sums[c4][r] + added, ups[c4][r] + up_added);
                     epilogue(value, vec4<f32>(0.0), to, r, first4 + c4);
                 }
             }

@@ -26,7 +26,7 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
     config.extend(model.latent.iter().flat_map(|latent| latent_keys(model, latent)));
     config.extend(model.mixture.iter().flat_map(|mixture| mixture_keys(model, mixture)));
     let experts_alone =
-        ["mixtral", "olmoe", "granitemoe", "granitemoeshared", "hunyuan_v1_moe", "minimax_m2"];
+        ["mixtral", "olmoe", "granitemoe", "granitemoeshared", "hunyuan_v1_moe", "minimax_m2", "gpt_oss"];
     if let (Some(mixture), true) = (&model.mixture, experts_alone.contains(&class.name.as_str())) {
         config.insert("intermediate_size".into(), mixture.intermediate_size.into());
         if let (Some(shared), "granitemoeshared") = (mixture.shared, class.name.as_str()) {
@@ -200,6 +200,8 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         // The default length is that of the first Phi-3.
         "phi3" => json!({ "pad_token_id": null, "original_max_position_embeddings": model.max_positions }),
         "ernie4_5" => json!({ "use_bias": model.qkv_bias }),
+        // The class has no word for its gate, and needs a window, whether or not a layer has it.
+        "gpt_oss" => json!({ "hidden_act": "silu", "sliding_window": window.unwrap_or(model.max_positions) }),
         // Without these the window would start in a later layer.
         "qwen2" | "qwen3" | "qwen2_moe" if window.is_some() => {
             json!({ "max_window_layers": 0, "layer_types": types })
@@ -363,15 +365,7 @@ fn scaling_entry(scaling: &RopeScaling) -> Value {
         RopeScaling::DynamicNtk { original, .. } => {
             json!({ "rope_type": "dynamic_ntk", "original_max_position_embeddings": original as u64 })
         }
-        RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }) => json!({
-            "rope_type": "yarn",
-            "factor": factor,
-            "original_max_position_embeddings": original as u64,
-            "beta_fast": beta_fast,
-            "beta_slow": beta_slow,
-            "mscale": mscale,
-            "mscale_all_dim": mscale_all_dim,
-        }),
+        RopeScaling::Yarn(yarn) => yarn_entry(yarn),
         RopeScaling::Llama3(Llama3 { factor, original, low_freq_factor, high_freq_factor }) => json!({
             "rope_type": "llama3",
             "factor": factor,
@@ -383,6 +377,23 @@ fn scaling_entry(scaling: &RopeScaling) -> Value {
             json!({ "rope_type": "proportional", "partial_rotary_factor": share })
         }
     }
+}
+
+fn yarn_entry(yarn: Yarn) -> Value {
+    let Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim, is_truncated } = yarn;
+    let mut entry = json!({
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": original as u64,
+        "beta_fast": beta_fast,
+        "beta_slow": beta_slow,
+        "mscale": mscale,
+        "mscale_all_dim": mscale_all_dim,
+    });
+    if !is_truncated {
+        entry["truncate"] = false.into();
+    }
+    entry
 }
 
 #[cfg(test)]

@@ -324,6 +324,11 @@ impl ModelConfig {
         self.norm_placement.is_before() && self.parallel_residual != Some(ParallelResidual::OneNorm)
     }
 
+    /// Whether the softmax of each head has a learned logit beside the scores.
+    pub(crate) fn has_sinks(&self) -> bool {
+        self.family == Family::GptOss
+    }
+
     /// Whether positions come from a learned table. Its gradient needs the tokens sorted by position.
     pub(crate) fn learns_positions(&self) -> bool {
         self.positions == Positions::Learned
@@ -363,6 +368,9 @@ pub enum Family {
     GptNeoX,
     /// Command R (Cohere, 2024): Llama's names, and heads in the order of interleaved pairs.
     Cohere,
+    /// gpt-oss (OpenAI, 2025): attention has sinks, router and experts have biases, and each projection of all experts
+    /// is one tensor. Needs widths of experts that are multiples of 4.
+    GptOss,
 }
 
 impl Family {

@@ -270,7 +270,8 @@ impl SelfAttention<Parameter> {
             Some(latent) => (latent.heads(tape, ctx, layer, qkv), None),
             None => self.normed_heads(tape, ctx, layer, qkv),
         };
-        let y = attend(tape, ctx, layer, qkv, rope); // (N, H·C), of latent attention (N, H·V)
+        // (N, H·C), of latent attention (N, H·V)
+        let y = attend(tape, ctx, layer, qkv, rope, self.sinks.as_ref());
         let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
         tape.scope("wo", |tape| self.wo.add(tape, ctx, y, dropout, x)) // (N, D)
     }
@@ -329,17 +330,18 @@ impl LearnedQueries<Parameter> {
 }
 
 /// softmax(scale · q kᵀ) v of packed `qkv` (N, (H + 2 G)·C), or of its newest tokens against a cache: (N, H·C). With
-/// `rope`, q and k are rotated first.
-fn attend(
-    tape: &mut Tape<'_, '_>,
+/// `rope`, q and k are rotated first. With `sinks` (H) the softmax of each head has a learned logit more.
+fn attend<'p>(
+    tape: &mut Tape<'_, 'p>,
     ctx: &ForwardContext<'_>,
     layer: usize,
     qkv: Var,
     rope: Option<(Rope, Tensor)>,
+    sinks: Option<&'p Parameter>,
 ) -> Var {
     let (sizes, positions) = (ctx.config.decode(layer), ctx.batch.positions);
     if let Mode::Decode(caches) = ctx.mode {
-        return tape.scope("decode", |tape| tape.decode(qkv, positions, caches[layer], rope, &sizes));
+        return tape.scope("decode", |tape| tape.decode(qkv, positions, caches[layer], rope, sinks, &sizes));
     }
     let qkv = rotated(tape, ctx, layer, qkv, rope);
     if let Mode::Prefill(caches) = ctx.mode {
@@ -360,7 +362,8 @@ fn attend(
         dropout,
     };
     let largest = ctx.largest_scores(layer);
-    tape.scope("flash_attention", |tape| tape.attention(qkv, ctx.batch.documents, attention, largest))
+    let documents = ctx.batch.documents;
+    tape.scope("flash_attention", |tape| tape.attention(qkv, documents, attention, sinks, largest))
 }
 
 /// Packed `qkv` (N, (H + 2 G)·C) with q and k rotated by their positions, if there is a `rope`.

@@ -102,7 +102,7 @@ impl Mixture<Parameter> {
         // The factor of what the layer adds is one of the gates.
         let factor = ctx.config.residual_factor().unwrap_or(1.0);
         let route = RouterConfig { scaling: factor * config.route.scaling, ..config.route };
-        let logits = tape.scope("router", |tape| tape.scores(h, &self.router)); // (N, E)
+        let logits = tape.scope("router", |tape| tape.scores(h, &self.router, self.router_bias.as_ref())); // (N, E)
         let bias = state.bias(layer);
         let Routing { gates, output } =
             tape.scope("route", |tape| tape.route(logits, bias, &route, losses.as_ref())); // (N, k)
@@ -274,7 +274,7 @@ impl Shared<Parameter> {
         let Some(gate) = &self.gate else { return Started::Inner(inner) };
         // (N, D)
         let output = tape.scope("w_down", |tape| tape.scaled_linear(inner, &self.w_down, None, None, factor));
-        let logit = tape.scope("gate", |tape| tape.scores(h, gate)); // (N, 1)
+        let logit = tape.scope("gate", |tape| tape.scores(h, gate, None)); // (N, 1)
         Started::Gated { output, logit }
     }
 

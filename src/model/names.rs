@@ -56,6 +56,8 @@ pub(super) struct MixtureNames {
     pub projections: Projections,
     /// Whether files hold each projection of all experts as one tensor, without numbers.
     pub is_stacked: bool,
+    /// Whether files hold each projection of all experts as one tensor (E, in, out), gate and up in turns.
+    pub is_turned: bool,
     /// The shared expert.
     pub shared: &'static str,
     /// The shared expert if it is gated, as in Qwen2.
@@ -79,6 +81,7 @@ impl MixtureNames {
         match config.family {
             Family::Gpt2 | Family::BigCode | Family::Pangu => &GPT2_MIXTURE,
             Family::Bloom => &BLOOM_MIXTURE,
+            Family::GptOss => &GPT_OSS_MIXTURE,
             Family::GraniteMoe => &GRANITE_MOE,
             _ if config.activation.gate().is_none() => &UNGATED_MIXTURE,
             _ if config.is_mixtral() || config.is_minimax_m2() => &MIXTRAL,
@@ -94,6 +97,7 @@ const MIXTURE: MixtureNames = MixtureNames {
     experts: "mlp.experts",
     projections: GATED,
     is_stacked: false,
+    is_turned: false,
     shared: "mlp.shared_experts",
     gated_shared: "mlp.shared_expert",
     shared_projections: GATED,
@@ -104,6 +108,13 @@ const MIXTRAL: MixtureNames = MixtureNames {
     selection: "block_sparse_moe",
     experts: "block_sparse_moe.experts",
     projections: Projections { gate_up: &["w1", "w3"], down: "w2" },
+    ..MIXTURE
+};
+
+const GPT_OSS_MIXTURE: MixtureNames = MixtureNames {
+    router: "mlp.router",
+    projections: Projections { gate_up: &["gate_up_proj"], down: "down_proj" },
+    is_turned: true,
     ..MIXTURE
 };
 
@@ -154,6 +165,7 @@ pub(super) struct Names {
     pub qkv: &'static [&'static str],
     pub q_norm: &'static str,
     pub k_norm: &'static str,
+    pub sinks: &'static str,
     pub wo: &'static str,
     /// The norm of attention's output.
     pub post_attention_norm: &'static str,
@@ -171,7 +183,12 @@ pub(super) struct Names {
 impl Names {
     pub fn of(family: Family) -> &'static Self {
         match family {
-            Family::Llama | Family::Ernie45 | Family::Helium | Family::GraniteMoe | Family::Cohere => &LLAMA,
+            Family::Llama
+            | Family::Ernie45
+            | Family::Helium
+            | Family::GraniteMoe
+            | Family::Cohere
+            | Family::GptOss => &LLAMA,
             Family::GptNeoX => &GPT_NEOX,
             Family::Gpt2 => &GPT2,
             Family::Bloom => &BLOOM,
@@ -212,6 +229,7 @@ const LLAMA: Names = Names {
     qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     q_norm: "self_attn.q_norm",
     k_norm: "self_attn.k_norm",
+    sinks: "self_attn.sinks",
     wo: "self_attn.o_proj",
     post_attention_norm: "post_attention_layernorm",
     ffn_norm: "post_attention_layernorm",
@@ -266,6 +284,7 @@ const GPT2: Names = Names {
     qkv: &["attn.c_attn"],
     q_norm: "attn.q_norm",
     k_norm: "attn.k_norm",
+    sinks: "attn.sinks",
     wo: "attn.c_proj",
     post_attention_norm: "ln_1_post",
     ffn_norm: "ln_2",
@@ -300,6 +319,7 @@ const BLOOM: Names = Names {
     qkv: &["self_attention.query_key_value"],
     q_norm: "self_attention.q_norm",
     k_norm: "self_attention.k_norm",
+    sinks: "self_attention.sinks",
     wo: "self_attention.dense",
     post_attention_norm: "post_self_attention_layernorm",
     ffn_norm: "post_attention_layernorm",

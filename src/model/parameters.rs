@@ -23,7 +23,7 @@ pub use lora::{ColumnRange, Lora, module_of};
 pub(crate) use lora::{PEFT_PREFIX, adapted_module};
 pub use multi_token::MultiTokenBlock;
 pub use share::{Applies, Repeated, Section, Share, Split, Strip};
-pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Place, Role, Spec, UpdateRule};
+pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Place, Role, Spec, Stack, UpdateRule};
 
 use super::config::{ModelConfig, QkNorm, Values};
 use super::names::LAYER_SCALAR;
@@ -79,6 +79,8 @@ pub struct SelfAttention<P> {
     pub latent: Option<Latent<P>>,
     /// (C) each: QK-norm of all query heads and of all key heads; (H·C) and (G·C) if these are normalised together.
     pub qk_norm: Option<[P; 2]>,
+    /// (H): a logit of each head in the softmax of attention, if there are sinks.
+    pub sinks: Option<P>,
     /// (D, H·C), in latent attention (D, H·V).
     pub wo: Linear<P>,
 }
@@ -248,6 +250,7 @@ impl<P> SelfAttention<P> {
                     QkNorm::Heads | QkNorm::RotatedHeads => layer.head_norm(path, name, 1),
                 })
             }),
+            sinks: config.has_sinks().then(|| layer.sinks("attention.sinks", names.sinks, heads)),
             wo: layer.linear(wo, &out, values, residual_std, config.output_bias),
         }
     }

@@ -8,11 +8,13 @@ mod backward;
 mod cost;
 mod matrix;
 mod plan;
+mod sinks;
 mod tile;
 
 pub use self::backward::attention_backward;
 pub use self::cost::LoopCost;
 use self::plan::plan;
+pub use self::sinks::Sinks;
 use self::tile::Pass;
 use super::dropout::{Dropout, DropoutState};
 use super::heads::HeadLayout;
@@ -111,29 +113,33 @@ pub struct AttentionTensors {
     pub qkv: Tensor,
     /// The result (N, heads · value_dim), of the element type of `qkv`.
     pub out: Tensor,
-    /// The natural logarithm of each softmax's denominator (N, heads), f32, for the backward.
+    /// The natural logarithm of each softmax's denominator (N, heads), f32, for the backward; the sink is in it.
     pub lse: Tensor,
     /// The bounds of documents; `None`: each sequence is one document.
     pub documents: Option<DocumentBounds>,
     /// Where the forward pass writes the largest score of each query among the keys that it sees (N, heads), f32 and
-    /// laid out as `lse`: the value that enters the softmax, scaled, capped and with ALiBi's part subtracted.
+    /// laid out as `lse`: the value that enters the softmax, scaled, capped and with ALiBi's part subtracted,
+    /// or the head's sink if that is larger.
     pub logits: Option<Tensor>,
+    /// A learned logit of each head in the softmax; `None`: there is none.
+    pub sinks: Option<Sinks>,
 }
 
 impl AttentionTensors {
-    /// Tensors for sequences of one document each, without the largest scores.
+    /// Tensors for sequences of one document each, without the largest scores and without sinks.
     pub fn new(qkv: Tensor, out: Tensor, lse: Tensor) -> Self {
-        Self { qkv, out, lse, documents: None, logits: None }
+        Self { qkv, out, lse, documents: None, logits: None, sinks: None }
     }
 }
 
-/// out = softmax(scale · q kᵀ) v for each head of `qkv`.
+/// out = softmax(scale · q kᵀ) v for each head of `qkv`, where the softmax has the head's sink beside the scores if
+/// there are sinks.
 ///
 /// With causal attention query i attends to the keys j with max(start of its document, i - window + 1) <= j <= i; tiles
 /// of other keys are skipped.
 #[track_caller]
 pub fn attention(rec: &mut Recorder, tensors: &AttentionTensors, shape: &Attention) {
-    let AttentionTensors { qkv, out, lse, documents, logits } = *tensors;
+    let AttentionTensors { qkv, out, lse, documents, logits, sinks } = *tensors;
     let fits = |logits: Tensor| {
         (logits.rows, logits.stride, logits.offset4()) == (lse.rows, lse.stride, lse.offset4())
     };
@@ -151,9 +157,13 @@ pub fn attention(rec: &mut Recorder, tensors: &AttentionTensors, shape: &Attenti
     bindings.extend(documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
     bindings.extend(shape.dropout.map(|dropout| DropoutState::bind("dropout_state", dropout.state)));
     bindings.extend(logits.map(|logits| logits.bind_with_offset("logits", Element::F32)));
+    bindings.extend(sinks.map(|sinks| sinks.bind(shape.layout.heads, qkv.element)));
     bindings.extend(scale_of(rec, &plan.kernel, qkv, "qkv_largest"));
     let grid = plan.grid(shape.layout.heads, batch);
-    let kernel = plan.kernel.condition(Condition::Logits, logits.is_some());
+    let kernel = plan
+        .kernel
+        .condition(Condition::Logits, logits.is_some())
+        .condition(Condition::Sinks, sinks.is_some());
     rec.dispatch(kernel, &bindings, &params, grid);
 }
 

@@ -1,5 +1,6 @@
 //! Attention of one new token per sequence against a KV cache.
 
+use super::attention::Sinks;
 use super::heads::HeadLayout;
 use super::rope::Rope;
 use super::soft_cap::cap_and_inverse;
@@ -90,6 +91,8 @@ pub struct DecodeTensors {
     pub cache: Tensor,
     /// Rotates queries and keys by a [table](super::rope::cos_sin_table); `None`: they need no rotation.
     pub rope: Option<(Rope, Tensor)>,
+    /// A learned logit of each head in the softmax, as in attention; `None`: there is none.
+    pub sinks: Option<Sinks>,
     /// Receives attention's output (B, heads · value_dim).
     pub out: Tensor,
 }
@@ -98,7 +101,7 @@ pub struct DecodeTensors {
 /// token's own, which this op writes to the cache. `qkv` stays as it is.
 #[track_caller]
 pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
-    let DecodeTensors { qkv, positions, cache, rope, out } = *tensors;
+    let DecodeTensors { qkv, positions, cache, rope, sinks, out } = *tensors;
     let capabilities = rec.capabilities();
     let params = params(tensors, shape, part_keys(qkv.rows * shape.layout.heads, shape.tokens, capabilities));
     let value_dim4 = shape.layout.value_dim / 4;
@@ -112,6 +115,7 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
         .condition(Condition::Capped, shape.soft_cap.is_some())
         .condition(Condition::Prefetched, prefetches(shape, qkv.element, capabilities))
         .condition(Condition::Rotated, rope.is_some())
+        .condition(Condition::Sinks, sinks.is_some())
         .condition(Condition::Interleaved, rope.is_some_and(|(rope, _)| rope.is_interleaved))
         .condition(Condition::Straddling, rope.is_some_and(|(rope, _)| rope.straddles()))
         .constant("D4", shape.layout.head_dim / 4)
@@ -134,6 +138,7 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
         None => out.bind_with_offset("out", qkv.element),
     });
     bindings.extend(rope.map(|(_, cos_sin)| cos_sin.bind_with_offset("table", Element::F32)));
+    bindings.extend(sinks.map(|sinks| sinks.bind(shape.layout.heads, qkv.element)));
     rec.dispatch(kernel, &bindings, &params, grid);
     let Some(sums) = sums else { return };
     let Params { parts, out_offset, out_stride, .. } = params;
@@ -167,7 +172,7 @@ fn prefetches(shape: &Decode, element: Element, capabilities: Capabilities) -> b
 
 #[track_caller]
 fn params(tensors: &DecodeTensors, shape: &Decode, part_keys: u32) -> Params {
-    let DecodeTensors { qkv, positions, cache, rope, out } = *tensors;
+    let DecodeTensors { qkv, positions, cache, rope, out, .. } = *tensors;
     let Decode { layout, tokens, scale, window, .. } = *shape;
     layout.assert_valid();
     assert!(qkv.cols == layout.cols(), "qkv has {} columns, but its heads take {}", qkv.cols, layout.cols());

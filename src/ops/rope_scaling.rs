@@ -54,6 +54,8 @@ pub struct Yarn {
     pub mscale: f64,
     /// See `mscale`.
     pub mscale_all_dim: f64,
+    /// Whether the interpolation begins and ends at whole pairs; in gpt-oss it does not.
+    pub is_truncated: bool,
 }
 
 /// The parameters of [`RopeScaling::Llama3`].
@@ -147,8 +149,9 @@ impl Yarn {
         let dim = rope.rotary_dim as f64;
         // The pair with this many rotations over the original context.
         let pair = |turns: f64| dim * (self.original / (TAU * turns)).ln() / (2.0 * rope.theta.ln());
-        let low = pair(self.beta_fast).floor().max(0.0);
-        let high = pair(self.beta_slow).ceil().min(dim - 1.0);
+        let (low, high) = (pair(self.beta_fast), pair(self.beta_slow));
+        let (low, high) = if self.is_truncated { (low.floor(), high.ceil()) } else { (low, high) };
+        let (low, high) = (low.max(0.0), high.min(dim - 1.0));
         // An interpolation over no pairs is a step.
         (low, if high == low { high + 0.001 } else { high })
     }
@@ -225,12 +228,20 @@ mod tests {
             beta_slow: 1.0,
             mscale: 1.0,
             mscale_all_dim: 0.0,
+            is_truncated: true,
         };
         // corr(32) = 8·ln(1024 / 201.06) / (2·9.2103) = 0.70697 -> 0; corr(1) = 8·5.09361 / 18.42068 = 2.21212 -> 3.
         assert_eq!(yarn.range(&ROPE), (0.0, 3.0));
         let scaling = RopeScaling::Yarn(yarn);
         // Ramps 0, 1/3, 2/3, 1: 0.1·(1/4·1/3 + 2/3) = 0.075, 0.01·(1/4·2/3 + 1/3) = 0.005.
         close(&scaling.frequencies(&ROPE), &[1.0, 0.075, 0.005, 0.00025]);
+        // Ramps from 0.70697 to 2.21212: 0, 0.19467, 0.85907 and 1.
+        let exact = RopeScaling::Yarn(Yarn { is_truncated: false, ..yarn });
+        let [second, third] = [1.0, 2.0].map(|i: f64| (i - 0.706_971) / (2.212_119 - 0.706_971));
+        let blended = [0.1 * (1.0 - 0.75 * second), 0.01 * (1.0 - 0.75 * third)];
+        for (got, want) in exact.frequencies(&ROPE).iter().zip([1.0, blended[0], blended[1], 0.00025]) {
+            assert!((got - want).abs() <= 1e-5 * want, "{got} is not {want}");
+        }
         // 0.1·ln 4 + 1 over 1.
         close(&[scaling.magnitude()], &[1.138629436111989]);
         // Equal scales cancel; a factor of 1 has none.
@@ -253,6 +264,7 @@ mod tests {
             beta_slow: 1.0,
             mscale: 1.0,
             mscale_all_dim: 1.0,
+            is_truncated: true,
         };
         assert_eq!(yarn.range(&ROPE), (0.0, 0.001));
         close(&RopeScaling::Yarn(yarn).frequencies(&ROPE), &[1.0, 0.05, 0.005, 0.0005]);

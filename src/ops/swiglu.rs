@@ -14,6 +14,9 @@ pub enum Gate {
     Silu,
     /// x · Φ(x): GeGLU.
     Gelu(Gelu),
+    /// g · sigmoid(1.702 g) of g = min(x, 7), and what it multiplies is clamped to ±7 and increased by 1 (OpenAI,
+    /// "gpt-oss", 2025).
+    Clamped,
 }
 
 impl Gate {
@@ -22,6 +25,7 @@ impl Gate {
         match self {
             Self::Silu => kernel,
             Self::Gelu(kind) => kind.of(kernel.condition(Condition::GeluGate, true)),
+            Self::Clamped => kernel.condition(Condition::ClampedGate, true),
         }
     }
 }

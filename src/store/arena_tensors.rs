@@ -7,7 +7,7 @@
 //! Checkpoints hold tensors from which `transformers` computes the same. A `Piece` of a `Spec` has a tensor's name and
 //! says how the tensor differs from what the arena holds: GPT-2's matrices are transposed; heads that rotate in
 //! interleaved pairs are permuted into Hugging Face's halves, except in GLM, ERNIE 4.5 and Helium, whose files have
-//! pairs too; Bloom's files have q, k and v head by head.
+//! pairs too; Bloom's files have q, k and v head by head; and in those of gpt-oss all experts are one tensor.
 
 use super::lora::{self, ComputedTensors};
 use super::peft_modules;
@@ -17,7 +17,7 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::config::LowRank;
-use crate::model::parameters::{Piece, Role, Spec, Strip};
+use crate::model::parameters::{Piece, Role, Spec, Stack, Strip};
 use crate::record::Tensor;
 use safetensors::Dtype;
 use std::ops::Range;
@@ -408,10 +408,30 @@ fn values_of(
     if let Some(computed) = computed {
         return Ok((spec.in_row_order(piece, computed.to_vec()).into_iter(), 0));
     }
+    if let Some(stack) = piece.stack {
+        return stacked_values(spec, piece, stack, wanted, (file, name));
+    }
     if spec.role.is_vector() || !piece.is_in_order() {
         return Ok((spec.in_row_order(piece, file.values(name)?).into_iter(), 0));
     }
     let of_piece = |row: usize| row.saturating_sub(piece.first_row).min(piece.rows);
     let (first, end) = (of_piece(wanted.start), of_piece(wanted.end));
     Ok((file.row_values(name, first..end)?.into_iter(), first))
+}
+
+/// [`values_of`] a tensor of all experts, of which only those are read that have `wanted` rows.
+fn stacked_values(
+    spec: &Spec,
+    piece: &Piece,
+    stack: Stack,
+    wanted: &Range<usize>,
+    (file, name): (&WeightFiles, &str),
+) -> Result<(std::vec::IntoIter<f32>, usize)> {
+    let rows = piece.rows / stack.experts; // of an expert
+    let (first, end) = (wanted.start / rows, wanted.end.div_ceil(rows).min(stack.experts));
+    let mut values = Vec::new();
+    for expert in first..end {
+        values.extend(spec.in_row_order(piece, file.row_values(name, expert..expert + 1)?));
+    }
+    Ok((values.into_iter(), first * rows))
 }

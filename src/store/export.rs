@@ -35,9 +35,9 @@ pub struct Exported {
 }
 
 /// Writes the weights of `checkpoint`, or its adapter, to the folder `out`, in the form of `like`. `checkpoint` and
-/// `like` are folders with safetensors files, or such a file; `out` must be new or empty. FP8, in which nothing is
-/// trained, becomes bfloat16 without scales. If `element` is given, all floats of the model get that type. Tokenizer,
-/// chat template and generation defaults are the checkpoint's, where it has them.
+/// `like` are folders with safetensors files, or such a file; `out` must be new or empty. FP8 and MXFP4, in which
+/// nothing is trained, become bfloat16 without scales. If `element` is given, all floats of the model get that type.
+/// Tokenizer, chat template and generation defaults are the checkpoint's, where it has them.
 ///
 /// # Errors
 /// A file that is missing or damaged; weights of another model; an adapter of a part of a module, or in another type;

@@ -29,7 +29,7 @@ pub struct Merged {
 /// Merges the adapter at `lora` into the model at `base`, and writes the result to the folder `out`, which must be new
 /// or empty. `base` is a safetensors file, the index of several, a folder with either, or a checkpoint that names its
 /// base. `lora` is PEFT's file, its folder, or a checkpoint that has an adapter. Sums are f64. Each tensor keeps its
-/// type, except that FP8 becomes bfloat16.
+/// type, except that FP8 and MXFP4 become bfloat16.
 ///
 /// # Errors
 /// A file that is missing, damaged or of another kind; an adapter of another model, or of another base than the one

@@ -3,14 +3,14 @@
 
 use super::OUTPUT_DIR;
 use super::model_assets::ModelAssets;
-use super::stored_floats::{Encoding, scale_name};
+use super::stored_floats::Encoding;
 use super::tensor_file::{TensorFile, TensorInfo};
 use super::weight_files::{MODEL, WeightFiles, name_of};
 use crate::durable::read_error;
 use crate::error::{Error, Result};
 use safetensors::Dtype;
 use serde_json::{Map, Value};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 
 /// The key of a `config.json` that says that there are scales.
@@ -33,8 +33,8 @@ pub(super) struct RewriteOptions<'a> {
 }
 
 /// Writes the model at `path`, whose tensors are in `files`, to the folder `out`, which must be new or empty. Each
-/// tensor, a new `head` included, gets the values that `changed` returns, or keeps its own. FP8, in which nothing is
-/// written, becomes bfloat16 without scales. Returns the number of tensors.
+/// tensor, a new `head` included, gets the values that `changed` returns, or keeps its own. FP8 and MXFP4, in which
+/// nothing is written, become bfloat16 without scales. Returns the number of tensors.
 ///
 /// # Errors
 /// An error of `changed`; a tensor that is not of floats; a folder that is taken; a disk that fails.
@@ -70,16 +70,11 @@ pub(super) fn rewrite(
 
 /// The tensors that are written.
 fn infos(files: &WeightFiles) -> Result<Vec<TensorInfo>> {
-    let names = files.names();
-    let infos = names.iter().map(|name| files.info(name)).collect::<Result<Vec<_>>>()?;
-    let is_fp8 = |info: &&TensorInfo| info.dtype == Dtype::F8_E4M3;
-    let scales: HashSet<String> = infos.iter().filter(is_fp8).map(|info| scale_name(&info.name)).collect();
-    let written = infos.into_iter().filter(|info| !scales.contains(&info.name));
     let widened = |info: TensorInfo| match info.dtype {
-        Dtype::F8_E4M3 => TensorInfo { dtype: Dtype::BF16, ..info },
+        Dtype::F8_E4M3 | Dtype::F4 => TensorInfo { dtype: Dtype::BF16, ..info },
         _ => info,
     };
-    Ok(written.map(widened).collect())
+    files.of_model().iter().map(|name| files.info(name).map(widened)).collect()
 }
 
 /// The bytes of `values` in the type of a tensor.
@@ -119,16 +114,17 @@ pub(super) fn create(out: &Path) -> Result<()> {
     OUTPUT_DIR.create_folder(out)
 }
 
-/// Corrects the `config.json` at `path`: removes the entry that says how weights are quantised, if that is FP8; says
-/// that the head is not tied, if `is_untied`; and says the type of the weights, if `dtype` is given.
+/// Corrects the `config.json` at `path`: removes the entry that says how weights are quantised, if that is FP8 or
+/// MXFP4; says that the head is not tied, if `is_untied`; and says the type of the weights, if `dtype` is given.
 fn correct_config(path: &Path, is_untied: bool, dtype: Option<Dtype>) -> Result<()> {
     if !path.is_file() {
         return Ok(());
     }
     let text = std::fs::read(path).map_err(|error| read_error(path, "read", &error))?;
     let Ok(mut config) = serde_json::from_slice::<Map<String, Value>>(&text) else { return Ok(()) };
-    let is_fp8 = |value: &Value| value.get("quant_method").is_some_and(|method| method == "fp8");
-    let drops_scales = config.get(QUANTISED).is_some_and(is_fp8);
+    let is_widened =
+        |value: &Value| value.get("quant_method").is_some_and(|method| method == "fp8" || method == "mxfp4");
+    let drops_scales = config.get(QUANTISED).is_some_and(is_widened);
     if !drops_scales && !is_untied && dtype.is_none() {
         return Ok(());
     }

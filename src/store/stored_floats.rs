@@ -3,8 +3,9 @@
 //! FP8 is E4M3 without infinities, as torch's `float8_e4m3fn` (Micikevicius et al., FP8 Formats for Deep Learning,
 //! 2022). Beside an FP8 matrix `NAME` is `NAME_scale_inv`, a factor for each block of 128 x 128 elements; blocks at the
 //! edges are cut off. A value is the product of element and factor in f32. The `config.json` may give blocks of another
-//! size (`quantization_config.weight_block_size`).
+//! size (`quantization_config.weight_block_size`). MXFP4 is in `mxfp4`.
 
+use super::mxfp4;
 use super::weight_faults::remedy_of_type;
 use crate::element::Element;
 use safetensors::Dtype;
@@ -23,6 +24,8 @@ pub(super) enum Encoding {
     F64,
     /// Multiplied by the scale of its block.
     E4m3,
+    /// Four bits, two values in a byte, multiplied by the scale of their block.
+    Mxfp4,
 }
 
 impl Encoding {
@@ -34,11 +37,12 @@ impl Encoding {
             Dtype::BF16 => Self::Plain(Element::Bf16),
             Dtype::F64 => Self::F64,
             Dtype::F8_E4M3 => Self::E4m3,
+            Dtype::F4 => Self::Mxfp4,
             _ => return None,
         })
     }
 
-    /// The bytes of `values`, rounded to nearest even; `None` for FP8, in which nothing is written.
+    /// The bytes of `values`, rounded to nearest even; `None` for FP8 and MXFP4, in which nothing is written.
     pub fn encode(self, values: &[f32]) -> Option<Vec<u8>> {
         match self {
             Self::Plain(element) => {
@@ -48,11 +52,11 @@ impl Encoding {
                 Some(bytes)
             }
             Self::F64 => Some(values.iter().flat_map(|value| f64::from(*value).to_le_bytes()).collect()),
-            Self::E4m3 => None,
+            Self::E4m3 | Self::Mxfp4 => None,
         }
     }
 
-    /// The values in `bytes`, without the scales.
+    /// The values in `bytes`, without the scales; those of MXFP4 lie in another order than its codes.
     pub fn decode(self, bytes: &[u8]) -> Vec<f32> {
         match self {
             Self::Plain(element) => element.decode(bytes),
@@ -61,6 +65,7 @@ impl Encoding {
                 values.map(|value| f64::from_le_bytes(*value) as f32).collect()
             }
             Self::E4m3 => bytes.iter().map(|code| E4M3[usize::from(*code)]).collect(),
+            Self::Mxfp4 => Vec::new(),
         }
     }
 }
@@ -123,25 +128,41 @@ pub(super) struct StoredFloats<'a> {
     /// Rows, of all its matrices if there are several, or elements of a vector.
     pub rows: usize,
     pub bytes: &'a [u8],
-    /// The scales of an FP8 matrix.
-    pub scales: Option<Scales>,
+    /// The scales of FP8 and MXFP4.
+    pub scales: Option<Scales<'a>>,
 }
 
-/// The scales of a matrix.
-pub(super) struct Scales {
-    pub block: Block,
-    /// Row by row of blocks.
-    pub values: Vec<f32>,
-    /// Columns of the matrix.
-    pub columns: usize,
+/// The scales of a tensor.
+pub(super) enum Scales<'a> {
+    /// Of an FP8 matrix.
+    OfBlocks {
+        block: Block,
+        /// Row by row of blocks.
+        values: Vec<f32>,
+        /// Columns of the matrix.
+        columns: usize,
+    },
+    /// Of experts in MXFP4, which are the rows.
+    Micro {
+        codes: &'a [u8],
+        /// Inputs and outputs of an expert.
+        sizes: [usize; 2],
+    },
 }
 
 impl StoredFloats<'_> {
     /// The values of some rows, one after the other.
     pub fn of_rows(&self, rows: Range<usize>) -> Vec<f32> {
-        let width = self.bytes.len() / self.rows.max(1);
-        let mut values = self.encoding.decode(&self.bytes[rows.start * width..rows.end * width]);
-        if let Some(Scales { block, values: scales, columns }) = &self.scales {
+        let of_rows = |bytes: &'_ [u8]| {
+            let width = bytes.len() / self.rows.max(1);
+            rows.start * width..rows.end * width
+        };
+        let bytes = &self.bytes[of_rows(self.bytes)];
+        if let Some(Scales::Micro { codes, sizes }) = &self.scales {
+            return mxfp4::decode(bytes, &codes[of_rows(codes)], *sizes);
+        }
+        let mut values = self.encoding.decode(bytes);
+        if let Some(Scales::OfBlocks { block, values: scales, columns }) = &self.scales {
             let across = columns.div_ceil(block.columns);
             for (row, values) in rows.zip(values.chunks_mut((*columns).max(1))) {
                 let of_row = &scales[row / block.rows * across..][..across];
@@ -217,7 +238,7 @@ mod tests {
         let (block, columns) = (Block { rows: 2, columns: 3 }, 4);
         assert_eq!(block.scales_of([5, columns]), [3, 2]);
         let one = 0x38;
-        let scales = Scales { block, values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], columns };
+        let scales = Scales::OfBlocks { block, values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0], columns };
         let floats =
             StoredFloats { encoding: Encoding::E4m3, rows: 5, bytes: &[one; 20], scales: Some(scales) };
         assert_eq!(floats.of_rows(1..3), [1.0, 1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 4.0]);

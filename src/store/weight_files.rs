@@ -1,6 +1,6 @@
 //! A model's tensors in one safetensors file, or in several with an index.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hasher;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use safetensors::Dtype;
 use serde_json::Value as Json;
 use twox_hash::XxHash3_64;
 
+use super::mxfp4::{self, Packed};
 use super::published_names::{Cut, Published};
 use super::stored_floats::{Block, Encoding, Scales, StoredFloats, refusal, scale_name};
 use super::tensor_file::{TensorFile, TensorInfo};
@@ -38,6 +39,8 @@ pub(super) struct WeightFiles {
     path: PathBuf,
     files: Vec<TensorFile>,
     homes: HashMap<String, usize>,
+    /// The tensors that are stored as two, by their names.
+    packed: BTreeMap<String, Packed>,
     /// The layout that the model was first published in, if the tensors have it.
     published: Option<Published>,
     /// The names of the model inside another model, if it is inside one.
@@ -56,6 +59,7 @@ pub(super) fn name_of(dtype: Dtype) -> &'static str {
         Dtype::F32 => "float32",
         Dtype::F64 => "float64",
         Dtype::F8_E4M3 => "float8_e4m3fn",
+        Dtype::F4 => "mxfp4",
         _ => "another type",
     }
 }
@@ -95,11 +99,16 @@ impl WeightFiles {
         let config = path.with_file_name("config.json");
         let config =
             read_json_if_present(&config, "JSON", "fetch it again, or remove it")?.unwrap_or(Json::Null);
+        let infos = homes.iter().map(|(name, index)| {
+            let (shape, dtype, _) = files[*index].tensor(name)?;
+            Ok(TensorInfo { name: name.clone(), dtype, shape: shape.to_vec() })
+        });
+        let packed = mxfp4::packed(&infos.collect::<Result<Vec<_>>>()?);
         let published = Published::recognise(&config, homes.keys().map(String::as_str));
         let wrapped = Wrapped::recognise(homes.keys().map(String::as_str));
         let block = Block::of(&config);
         let class = config["model_type"].as_str().map(str::to_string);
-        Ok(Self { path, homes, files, published, wrapped, block, class })
+        Ok(Self { path, homes, files, packed, published, wrapped, block, class })
     }
 
     /// Whether the matrices of layers are (in, out), as GPT-2's are; `None` if there is no `config.json`.
@@ -138,7 +147,19 @@ impl WeightFiles {
         Err(Error::file(&self.path, message))
     }
 
-    /// The names of all tensors, sorted.
+    /// The names of all tensors that a model has, sorted: those of FP8 without their scales, and those that are stored
+    /// as two under one name.
+    pub fn of_model(&self) -> Vec<String> {
+        let all = || self.homes.keys().chain(self.packed.keys());
+        let parts: HashSet<String> = all()
+            .flat_map(|name| self.with_scales(name).filter(|part| part != name).collect::<Vec<_>>())
+            .collect();
+        let mut names: Vec<String> = all().filter(|name| !parts.contains(*name)).cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The names of all tensors as files have them, sorted.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.homes.keys().cloned().collect();
         names.sort_unstable();
@@ -244,16 +265,29 @@ impl WeightFiles {
         self.place(name).map(|(stored, _)| stored)
     }
 
-    /// The name of a tensor in the files, and the name of its scales if it has some.
+    /// The name of a tensor in the files, and the name of its scales if it has some; of one that is stored as two,
+    /// both.
     fn with_scales(&self, stored: &str) -> impl Iterator<Item = String> {
+        let packed = self.packed.get(stored).map(|packed| [packed.blocks.clone(), packed.scales.clone()]);
         let is_scaled = self.info(stored).is_ok_and(|info| Encoding::of(info.dtype) == Some(Encoding::E4m3));
-        [Some(stored.to_string()), is_scaled.then(|| scale_name(stored))].into_iter().flatten()
+        let name = Some(stored.to_string()).filter(|_| packed.is_none());
+        let names = [name, is_scaled.then(|| scale_name(stored))].into_iter().flatten();
+        names.chain(packed.into_iter().flatten())
     }
 
     /// The whole tensor that holds the tensor called `name`.
     fn floats(&self, name: &str) -> Result<StoredFloats<'_>> {
+        if let Some(packed) = self.place(name).and_then(|(stored, _)| self.packed.get(stored)) {
+            let of = |part: &str| self.files[self.homes[part]].tensor(part).map(|(.., bytes)| bytes);
+            let (bytes, codes) = (of(&packed.blocks)?, of(&packed.scales)?);
+            let scales = Some(Scales::Micro { codes, sizes: [packed.shape[1], packed.shape[2]] });
+            return Ok(StoredFloats { encoding: Encoding::Mxfp4, rows: packed.shape[0], bytes, scales });
+        }
         let (shape, dtype, bytes) = self.tensor(name)?;
         let error = || Error::file(&self.path, format!("`{name}` {}", refusal(dtype)));
+        if dtype == Dtype::F4 {
+            return Err(error());
+        }
         let encoding = Encoding::of(dtype).ok_or_else(error)?;
         let scales = (encoding == Encoding::E4m3).then(|| self.scales(name, shape)).transpose()?;
         // The rows of several matrices follow one another.
@@ -265,7 +299,7 @@ impl WeightFiles {
     }
 
     /// The scales of the tensor that holds the tensor `name`, which is FP8 of this shape.
-    fn scales(&self, name: &str, shape: &[usize]) -> Result<Scales> {
+    fn scales(&self, name: &str, shape: &[usize]) -> Result<Scales<'_>> {
         let error = |what: String| {
             let remedy = "fetch the checkpoint again, or save it in bfloat16";
             Error::file(&self.path, format!("`{name}` is F8_E4M3 {shape:?} {what}; {remedy}"))
@@ -278,7 +312,7 @@ impl WeightFiles {
             <[usize; 2]>::try_from(shape).ok().map(|shape| (self.block.scales_of(shape), shape[1]));
         match (expected, Encoding::of(dtype)) {
             (Some((expected, columns)), Some(encoding @ Encoding::Plain(_))) if found == expected => {
-                Ok(Scales { block: self.block, values: encoding.decode(bytes), columns })
+                Ok(Scales::OfBlocks { block: self.block, values: encoding.decode(bytes), columns })
             }
             _ => Err(error(format!(
                 "and `{scale}` {dtype:?} {found:?}, not floats for each of its blocks of {}",
@@ -293,7 +327,10 @@ impl WeightFiles {
             Error::file(&self.path, format!("holds no tensor `{name}`; {remedy}"))
         };
         let (stored, _) = self.place(name).ok_or_else(missing)?;
-        self.files[self.homes[stored]].tensor(stored)
+        match self.packed.get(stored) {
+            Some(packed) => Ok((&packed.shape, Dtype::F4, &[])),
+            None => self.files[self.homes[stored]].tensor(stored),
+        }
     }
 
     /// The rows that the tensor `name` takes of the tensor that holds it, which has `total` rows.
@@ -323,7 +360,10 @@ impl WeightFiles {
         let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         let inside = self.wrapped.into_iter().flat_map(|wrapped| wrapped.names(name));
         let mut names = [Some(name), bare].into_iter().flatten().map(str::to_string).chain(inside);
-        names.find_map(|name| self.homes.get_key_value(&name)).map(|(stored, _)| stored.as_str())
+        names.find_map(|name| {
+            let stored = self.homes.get_key_value(&name).map(|(stored, _)| stored);
+            stored.or_else(|| self.packed.get_key_value(&name).map(|(stored, _)| stored)).map(String::as_str)
+        })
     }
 }
 
@@ -340,5 +380,33 @@ mod tests {
         std::fs::write(folder.path().join("config.json"), "{").unwrap();
         let error = WeightFiles::open(folder.path()).err().expect("an error").to_string();
         assert!(error.contains("config.json: not JSON, or damaged (EOF"), "{error}");
+    }
+
+    /// Two experts of 32 inputs and 2 outputs, all of whose codes are 1, under scales of 1, 2, 4 and 8: one tensor to a
+    /// model, and two to a file.
+    #[test]
+    fn blocks_and_scales_are_one_tensor() {
+        let folder = tempfile::tempdir().unwrap();
+        let info = |name: &str, shape: &[usize]| TensorInfo {
+            name: format!("model.layers.0.mlp.experts.{name}"),
+            dtype: Dtype::U8,
+            shape: shape.to_vec(),
+        };
+        let infos = [info("down_proj_blocks", &[2, 2, 1, 16]), info("down_proj_scales", &[2, 2, 1])];
+        let bytes: [&[u8]; 2] = [&[0x22; 64], &[127, 128, 129, 130]];
+        let path = folder.path().join(MODEL);
+        TensorFile::write(&path, &infos, HashMap::new(), |index, sink| sink.put(bytes[index])).unwrap();
+        let files = WeightFiles::open(&path).unwrap();
+        let name = "model.layers.0.mlp.experts.down_proj";
+        assert_eq!(files.of_model(), [name]);
+        assert_eq!(files.names(), infos.each_ref().map(|info| info.name.clone()));
+        let wanted = TensorInfo { name: name.to_string(), dtype: Dtype::F32, shape: vec![2, 32, 2] };
+        files.check(&wanted).unwrap();
+        assert_eq!(files.row_values(name, 1..2).unwrap(), [4.0, 8.0].repeat(32));
+        assert_eq!(files.values(name).unwrap()[..4], [1.0, 2.0, 1.0, 2.0]);
+        assert!(files.unknown(&HashSet::from([name.to_string()])).is_empty());
+        let other = TensorInfo { shape: vec![2, 2, 32], ..wanted };
+        let error = files.check(&other).expect_err("another shape").to_string();
+        assert!(error.contains("is F4 [2, 32, 2] there"), "{error}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
-use crate::ops::attention::{self, Attention, AttentionTensors, DocumentBounds};
+use crate::ops::attention::{self, Attention, AttentionTensors, DocumentBounds, Sinks};
 use crate::ops::column_sum::column_sum;
 use crate::ops::decode::{self, Decode, DecodeTensors};
 use crate::ops::dropout::{self, Dropout};
@@ -279,14 +279,16 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim). If `largest` (1, heads of all
-    /// ranks) is given, raises it to the [largest scores](max_logit::max_logit) of its heads.
+    /// Attention over packed `qkv`, within `documents` if given: (N, heads · value_dim). With `sinks` (1, heads) the
+    /// softmax of each head has a learned logit more. If `largest` (1, heads of all ranks) is given, raises it to the
+    /// [largest scores](max_logit::max_logit) of its heads.
     #[track_caller]
     pub fn attention(
         &mut self,
         qkv: Var,
         documents: Option<DocumentBounds>,
         attention: Attention,
+        sinks: Option<&'p Parameter>,
         largest: Option<Tensor>,
     ) -> Var {
         let Tensor { rows, element, .. } = qkv.tensor;
@@ -294,7 +296,13 @@ impl<'p> Tape<'_, 'p> {
         let y = self.rec.tensor("y", rows, layout.heads * layout.value_dim, element);
         let lse = self.rec.tensor("lse", rows, layout.heads, Element::F32);
         let logits = largest.map(|_| self.rec.tensor("logits", rows, layout.heads, Element::F32));
-        let tensors = AttentionTensors { documents, logits, ..AttentionTensors::new(qkv.tensor, y, lse) };
+        let read = move |gradient| sinks.map(|sinks| Sinks { logits: sinks.weight(), gradient });
+        let tensors = AttentionTensors {
+            documents,
+            logits,
+            sinks: read(None),
+            ..AttentionTensors::new(qkv.tensor, y, lse)
+        };
         attention::attention(self.rec, &tensors, &attention);
         if let (Some(largest), Some(logits)) = (largest, logits) {
             let first = attention.head_range.map_or(0, |range| range.first);
@@ -302,11 +310,12 @@ impl<'p> Tape<'_, 'p> {
         }
         let (saved_qkv, saved_lse) = (self.save(qkv), self.save_tensor(lse));
         let saved_y = self.save_tensor(y);
-        self.result(y, &[qkv], false, move |tape, dy| {
+        self.result(y, &[qkv], Parameter::any_trains(sinks), move |tape, dy| {
             let (rows, cols) = (qkv.tensor.rows, qkv.tensor.cols);
             let dqkv = tape.rec.tensor("gradient", rows, cols, element);
             let [x, y, lse] = [saved_qkv, saved_y, saved_lse].map(|handle| tape.saved(handle));
-            let tensors = AttentionTensors { documents, ..AttentionTensors::new(x, y, lse) };
+            let sinks = read(sinks.and_then(Parameter::gradient));
+            let tensors = AttentionTensors { documents, sinks, ..AttentionTensors::new(x, y, lse) };
             attention::attention_backward(tape.rec, &tensors, dy, dqkv, &attention);
             tape.give(qkv, dqkv);
         })
@@ -349,7 +358,7 @@ impl<'p> Tape<'_, 'p> {
 
     /// Attends to `cache` and to the new token of each sequence, whose keys and values, in packed `qkv` (B,
     /// layout.cols()), are added to the cache: (B, heads · value_dim). With `rope`, queries and keys are first rotated
-    /// by its table.
+    /// by its table. With `sinks` (1, heads) the softmax of each head has a learned logit more.
     ///
     /// # Panics
     /// On a tape for training, as [`fill_cache`](Self::fill_cache).
@@ -360,12 +369,18 @@ impl<'p> Tape<'_, 'p> {
         positions: Tensor,
         cache: Tensor,
         rope: Option<(Rope, Tensor)>,
+        sinks: Option<&'p Parameter>,
         shape: &Decode,
     ) -> Var {
         assert!(!self.is_recording, "a cache has no backward: use Tape::forward_only");
         let Tensor { rows, element, .. } = qkv.tensor;
         let out = self.rec.tensor("y", rows, shape.layout.out_cols(), element);
-        decode::decode(self.rec, &DecodeTensors { qkv: qkv.tensor, positions, cache, rope, out }, shape);
+        let sinks = sinks.map(|sinks| Sinks { logits: sinks.weight(), gradient: None });
+        decode::decode(
+            self.rec,
+            &DecodeTensors { qkv: qkv.tensor, positions, cache, rope, sinks, out },
+            shape,
+        );
         self.result(out, &[qkv], false, |_, _| {})
     }
 }

@@ -28,15 +28,12 @@ pub struct Routing {
 }
 
 impl<'p> Tape<'_, 'p> {
-    /// x (N, D) Wᵀ of W (E, D) f32, in f32 for every storage type of x: (N, E). Scores that decide which experts a
-    /// token passes through are not rounded to 16 bits.
+    /// x (N, D) Wᵀ + bias of W (E, D) and a bias (E), f32, in f32 for every storage type of x: (N, E). Scores that
+    /// decide which experts a token passes through are not rounded to 16 bits.
     #[track_caller]
-    pub fn scores(&mut self, x: Var, weight: &'p Parameter) -> Var {
-        if x.tensor.element == Element::F32 {
-            return self.linear(x, weight, None, None);
-        }
-        let wide = self.widened(x);
-        self.linear(wide, weight, None, None)
+    pub fn scores(&mut self, x: Var, weight: &'p Parameter, bias: Option<&'p Parameter>) -> Var {
+        let wide = if x.tensor.element == Element::F32 { x } else { self.widened(x) };
+        self.linear(wide, weight, bias, None)
     }
 
     /// x (N, D) in f32.

@@ -6,13 +6,15 @@ mod saved;
 
 use self::saved::{FromSaved, from_saved};
 use crate::draws::DropoutWords;
-use crate::lab::{Bits, Case, allowed, check, check_tier, check_units, takes_all};
+use crate::lab::{Bits, Case, Input, allowed, check, check_tier, check_units, takes_all};
 use crate::packed::{document_bounds, split_qkv};
 use ::reference::attention as reference;
 use ::reference::largest_scores::largest_scores;
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::kernels::{Capabilities, Tier, Units};
-use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
+use gristmill::ops::attention::{
+    Attention, AttentionTensors, DocumentBounds, Sinks, attention, attention_backward,
+};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::record::{Dispatch, Recorder, Tensor};
@@ -27,6 +29,7 @@ const BASE: Row = Row {
     documents: &[],
     soft_cap: None,
     alibi: false,
+    sinks: false,
     dropout: 0.0,
     element: F32,
     powers: (0, 0),
@@ -87,6 +90,23 @@ const ROWS: [Row; 31] = [
     Row { heads: (12, 4), soft_cap: Some(1.0), alibi: true, ..EVERYTHING },
 ];
 
+/// Sinks of heads that fill groups of 4 and do not, with each mask.
+const WITH_SINKS: [Row; 4] = [
+    Row { tokens: 130, heads: (6, 2), dims: (12, 20), sinks: true, ..BASE },
+    Row {
+        batch: 1,
+        tokens: 35,
+        heads: (2, 1),
+        dims: (36, 4),
+        causal: false,
+        sinks: true,
+        element: F16,
+        ..BASE
+    },
+    Row { tokens: 67, heads: (5, 1), dims: (4, 12), window: Some(7), sinks: true, element: Bf16, ..BASE },
+    Row { sinks: true, ..EVERYTHING },
+];
+
 /// Values of another size than keys, a window, packed documents and dropout.
 const EVERYTHING: Row = Row {
     tokens: 130,
@@ -114,6 +134,8 @@ struct Row {
     window: Option<u32>,
     soft_cap: Option<f32>,
     alibi: bool,
+    /// Whether heads have sinks.
+    sinks: bool,
     /// Lengths of the documents in a sequence; empty if the sequence is one document.
     documents: &'static [u32],
     /// Share of the weights that are dropped.
@@ -146,6 +168,9 @@ impl std::fmt::Display for Row {
         if *alibi {
             write!(f, " alibi")?;
         }
+        if self.sinks {
+            write!(f, " sinks")?;
+        }
         if *dropout > 0.0 {
             write!(f, " dropout {dropout}")?;
         }
@@ -176,7 +201,18 @@ impl Row {
         }
     }
 
-    fn reference<'a>(&self, starts: &'a [usize], factors: &'a [f64]) -> reference::Attention<'a> {
+    /// The sinks of the heads, below, among and above the scores: as they are stored, and their tensor.
+    fn sinks(&self, case: &mut Case) -> Option<Input> {
+        let of_heads: Vec<f64> = (0..self.heads.0).map(|head| f64::from(head % 4) * 1.5 - 2.0).collect();
+        self.sinks.then(|| case.input_of(&of_heads, 1, self.heads.0, self.element))
+    }
+
+    fn reference<'a>(
+        &self,
+        starts: &'a [usize],
+        factors: &'a [f64],
+        sinks: Option<&'a Input>,
+    ) -> reference::Attention<'a> {
         reference::Attention {
             tokens: self.tokens as usize,
             heads: self.heads.0 as usize,
@@ -190,6 +226,7 @@ impl Row {
             starts: (!self.documents.is_empty()).then_some(starts),
             factors: (!factors.is_empty()).then_some(factors),
             alibi: self.alibi,
+            sinks: sinks.map(|sinks| &sinks.values[..]),
         }
     }
 
@@ -297,6 +334,14 @@ pub fn attention_is_the_weighted_mean_of_the_values() {
     }
 }
 
+#[test]
+pub fn attention_with_sinks() {
+    for row in &WITH_SINKS {
+        check(&format!("attention {row}"), |case| forward(case, row, 1.0));
+        check(&format!("attention_backward {row}"), |case| backward(case, row));
+    }
+}
+
 /// One head of keys under as many heads of queries as StarCoder has: all queries of all heads see the first keys.
 #[test]
 #[ignore = "long; `attention_backward_is_the_gradient` has groups of fewer"]
@@ -363,6 +408,7 @@ pub fn attention_at_the_sizes_of_a_gpu() {
         Row { batch: 1, tokens: 70, heads: (2, 1), dims: (256, 256), soft_cap: Some(1.5), ..BASE },
         Row { batch: 1, dims: (512, 512), ..EVERYTHING },
         Row { batch: 1, tokens: 70, heads: (2, 1), dims: (512, 512), ..BASE },
+        Row { batch: 1, tokens: 129, heads: (2, 1), dims: (64, 64), window: Some(40), sinks: true, ..BASE },
     ];
     for (i, row) in rows.iter().enumerate() {
         if i % 2 == 0 || takes_all() {
@@ -429,18 +475,21 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
     let factors = case.once(|| row.factors(dropout));
     let logits = case.output(n, row.heads.0, F32);
     let shape = Attention { dropout, ..row.shape() };
+    let sinks = row.sinks(case);
+    let sinks_of = sinks.as_ref().map(|sinks| Sinks { logits: sinks.tensor, gradient: None });
     attention(
         &mut case.rec,
         &AttentionTensors {
             documents: bounds,
             logits: Some(logits),
+            sinks: sinks_of,
             ..AttentionTensors::new(qkv.0, out, lse)
         },
         &shape,
     );
     let starts = row.starts();
     let wanted = case.once(|| {
-        let reference = row.reference(&starts, &factors);
+        let reference = row.reference(&starts, &factors, sinks.as_ref());
         let absolute: Vec<f64> = v.iter().map(|v| v.abs()).collect();
         let (sizes, _) = reference::attention(&q, &k, &absolute, &reference);
         (reference::attention(&q, &k, &v, &reference), largest_scores(&q, &k, &reference), sizes)
@@ -451,7 +500,11 @@ fn forward(case: &mut Case, row: &Row, size: f64) {
         (case.output(n, row.shape().layout.out_cols(), row.element), case.output(n, row.heads.0, F32));
     attention(
         &mut case.rec,
-        &AttentionTensors { documents: bounds, ..AttentionTensors::new(qkv.0, plain, plain_lse) },
+        &AttentionTensors {
+            documents: bounds,
+            sinks: sinks_of,
+            ..AttentionTensors::new(qkv.0, plain, plain_lse)
+        },
         &shape,
     );
     let terms = Terms { sizes, largest: largest(&v) / (1.0 - f64::from(row.dropout)) };
@@ -552,7 +605,9 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
     let (starts, bounds) = (row.starts(), row.document_bounds(case));
     let dropout = row.dropout(case);
     let factors = case.once(|| row.factors(dropout));
-    let saved = case.once(|| reference::attention(&q, &k, &v, &row.reference(&starts, &factors)));
+    let sinks = row.sinks(case);
+    let saved =
+        case.once(|| reference::attention(&q, &k, &v, &row.reference(&starts, &factors, sinks.as_ref())));
     let (out, lse) = (&saved.0, &saved.1);
     let out = case.input_of(out, n, layout.out_cols(), row.element);
     let lse = case.input_of(lse, n, layout.heads, F32);
@@ -560,20 +615,38 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
         (0..n * layout.out_cols()).map(|_| 2f64.powi(row.powers.1) * case.normal()).collect();
     let dout = case.input_of(&of_dout, n, layout.out_cols(), row.element);
     let dqkv = case.output(n, layout.cols(), row.element);
+    // The gradient of the sinks is added to what is there.
+    let before = row.sinks.then(|| case.input(1, layout.heads, F32));
+    let gradient = before.as_ref().map(|before| before.tensor);
+    let sinks_of = sinks.as_ref().map(|sinks| Sinks { logits: sinks.tensor, gradient });
     let (rec, shape) = (&mut case.rec, Attention { dropout, ..row.shape() });
     attention_backward(
         rec,
-        &AttentionTensors { documents: bounds, ..AttentionTensors::new(qkv.0, out.tensor, lse.tensor) },
+        &AttentionTensors {
+            documents: bounds,
+            sinks: sinks_of,
+            ..AttentionTensors::new(qkv.0, out.tensor, lse.tensor)
+        },
         dout.tensor,
         dqkv,
         &shape,
     );
     let from_saved = case.once(|| {
-        let saved = from_saved([&q, &k, &v], [&out.values, &lse.values], &dout.values, (row, &factors));
+        let saved = from_saved(
+            [&q, &k, &v],
+            [&out.values, &lse.values],
+            &dout.values,
+            (row, &factors, sinks.as_ref()),
+        );
         if row.element == F32 {
             // The saved values are nearly exact, so the gradient must be the reference's own.
-            let (dq, dk, dv) =
-                reference::attention_backward(&q, &k, &v, &dout.values, &row.reference(&starts, &factors));
+            let (dq, dk, dv) = reference::attention_backward(
+                &q,
+                &k,
+                &v,
+                &dout.values,
+                &row.reference(&starts, &factors, sinks.as_ref()),
+            );
             for (ours, theirs) in saved.gradients.iter().zip([dq, dk, dv]) {
                 let worst = ours.iter().zip(&theirs).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
                 assert!(worst < 1e-5, "the gradient from saved values is {worst} away from the gradient");
@@ -593,6 +666,40 @@ fn backward_within(case: &mut Case, row: &Row, within: Within) {
         };
         case.expect_terms(label, dqkv, columns, want, row.allowed(), sizes);
     }
+    let Some((sinks, before)) = sinks.zip(before) else { return };
+    let want = case.once(|| {
+        let of_saved = |head: usize| {
+            let rows = (0..n as usize).map(|row| row * layout.heads as usize + head);
+            let term = |at: usize| {
+                let of_head = at * row.dims.1 as usize..(at + 1) * row.dims.1 as usize;
+                let products = out.values[of_head.clone()].iter().zip(&dout.values[of_head]);
+                let products = products.map(|(out, dout)| out * dout);
+                let (delta, size) =
+                    products.fold((0.0, 0.0), |(sum, size), x: f64| (sum + x, size + x.abs()));
+                let [sink, lse] = [sinks.values[head], lse.values[at]];
+                let share = (sink - lse).exp();
+                // An error of the exponent, which is as large as its terms, is a relative error of the share.
+                (share * delta, share * size * (1.0 + sink.abs() + lse.abs()))
+            };
+            let (sum, size) = rows.map(term).fold((0.0, 0.0), |of, term| (of.0 + term.0, of.1 + term.1));
+            (before.values[head] - sum, before.values[head].abs() + size)
+        };
+        let (want, sizes): (Vec<f64>, Vec<f64>) = (0..layout.heads as usize).map(of_saved).unzip();
+        if row.element == F32 {
+            let documents = row.starts();
+            let shape = row.reference(&documents, &factors, Some(&sinks));
+            let exact = reference::sinks_backward(&q, &k, &v, &dout.values, &shape);
+            for (head, exact) in exact.iter().enumerate() {
+                let apart = (before.values[head] + exact - want[head]).abs();
+                assert!(apart < 1e-5 * sizes[head], "the gradient of sink {head} is {apart} off");
+            }
+        }
+        (want, sizes)
+    });
+    let (want, sizes) = (*want).clone();
+    // A sum over all rows, each a product of as many terms as a value has elements.
+    let allowed = allowed(F32, row.dims.1 + n);
+    case.expect_terms("dsinks", before.tensor, 0..layout.heads, want, allowed, sizes);
 }
 
 /// The terms w x that a result is the sum of, once the weights w are known.

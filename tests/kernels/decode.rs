@@ -3,6 +3,7 @@
 use crate::lab::{Case, allowed, check};
 use crate::packed::{columns, pack_qkv, split_qkv};
 use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::ops::attention::Sinks;
 use gristmill::ops::decode::{Decode, DecodeTensors, decode};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table};
@@ -43,20 +44,31 @@ const GROWTH: QueryScaling = QueryScaling { beta: 0.2, original: 8.0 };
 pub fn a_token_attends_to_the_cache() {
     for element in [F32, F16, Bf16] {
         for shape in SHAPES {
-            check_shape(shape, None, false, None, element);
+            check_shape(shape, None, false, None, false, element);
         }
         for shape in [(6, 2, 12, 20, 131, None), (1, 1, 4, 4, 33, None), (4, 4, 16, 16, 257, Some(130))] {
-            check_shape(shape, None, true, None, element);
+            check_shape(shape, None, true, None, false, element);
         }
         for (shape, cap) in [((4, 2, 12, 20, 131, None), 1.0), ((2, 1, 64, 4, 33, Some(7)), 30.0)] {
-            check_shape(shape, Some(cap), false, None, element);
+            check_shape(shape, Some(cap), false, None, false, element);
         }
         for rotation in ROTATIONS {
-            check_shape((6, 2, 12, 20, 31, None), None, false, Some(rotation), element);
+            check_shape((6, 2, 12, 20, 31, None), None, false, Some(rotation), false, element);
         }
-        check_shape((6, 2, 16, 20, 31, None), Some(1.0), true, Some((16, false, Some(GROWTH))), element);
+        for shape in [(1, 1, 4, 4, 1, None), (5, 1, 12, 20, 131, None), (4, 4, 16, 16, 257, Some(130))] {
+            check_shape(shape, None, false, None, true, element);
+        }
+        check_shape(
+            (6, 2, 16, 20, 31, None),
+            Some(1.0),
+            true,
+            Some((16, false, Some(GROWTH))),
+            true,
+            element,
+        );
     }
-    check_shape((1, 1, 4, 4, 131_072, None), None, false, None, F32);
+    check_shape((1, 1, 4, 4, 131_072, None), None, false, None, false, F32);
+    check_shape((3, 1, 4, 4, 4096, None), None, false, None, true, F32);
 }
 
 fn check_shape(
@@ -64,6 +76,7 @@ fn check_shape(
     soft_cap: Option<f32>,
     has_alibi: bool,
     rotation: Option<Rotation>,
+    has_sinks: bool,
     element: Element,
 ) {
     let (heads, kv_heads, head_dim, value_dim, tokens, window) = row;
@@ -71,7 +84,9 @@ fn check_shape(
     let shape = Decode { layout, tokens, scale: 0.3, soft_cap, window, has_alibi };
     // One sequence each at the first, the last and a middle position.
     let ids = [0, tokens - 1, tokens / 2];
-    let name = format!("decode {row:?} cap {soft_cap:?} alibi {has_alibi} rotation {rotation:?} {element:?}");
+    let name = format!(
+        "decode {row:?} cap {soft_cap:?} alibi {has_alibi} rotation {rotation:?} sinks {has_sinks} {element:?}"
+    );
     check(&name, |case| {
         let qkv = case.input(3, layout.cols(), element);
         let positions = case.integers(&ids);
@@ -87,7 +102,11 @@ fn check_shape(
         let cache = case.input_of(&cached, 3 * tokens, shape.cache_cols(), element);
         let out = case.output(3, layout.out_cols(), element);
         let rope = rotation.map(|rotation| rope(case, rotation, tokens));
-        let tensors = DecodeTensors { qkv: qkv.tensor, positions, cache: cache.tensor, rope, out };
+        // Below, among and above the scores.
+        let of_heads: Vec<f64> = (0..heads).map(|head| f64::from(head % 4) * 1.5 - 2.0).collect();
+        let stored = has_sinks.then(|| case.input_of(&of_heads, 1, heads, element));
+        let sinks = stored.as_ref().map(|sinks| Sinks { logits: sinks.tensor, gradient: None });
+        let tensors = DecodeTensors { qkv: qkv.tensor, positions, cache: cache.tensor, rope, sinks, out };
         decode(&mut case.rec, &tensors, &shape);
 
         let rows = match &rope {
@@ -105,7 +124,8 @@ fn check_shape(
             whole[first + position as usize * cols..][..cols].copy_from_slice(new);
             for head in 0..heads {
                 let query = &row[(head * head_dim) as usize..][..head_dim as usize];
-                want.extend(attend(query, &whole[first..], position, head, &shape));
+                let sink = stored.as_ref().map(|sinks| sinks.values[head as usize]);
+                want.extend(attend(query, &whole[first..], position, (head, sink), &shape));
             }
         }
         case.expect_words("cache", cache.tensor, move |words| {
@@ -167,7 +187,13 @@ fn rotated(
 }
 
 /// One query attending to the cached rows of its sequence.
-fn attend(query: &[f64], rows: &[f64], position: u32, head: u32, shape: &Decode) -> Vec<f64> {
+fn attend(
+    query: &[f64],
+    rows: &[f64],
+    position: u32,
+    (head, sink): (u32, Option<f64>),
+    shape: &Decode,
+) -> Vec<f64> {
     let Decode { layout, scale, soft_cap, window, has_alibi, .. } = *shape;
     let slope = reference::attention::alibi_slope(head as usize, layout.heads as usize);
     let slope = if has_alibi { slope } else { 0.0 };
@@ -179,6 +205,7 @@ fn attend(query: &[f64], rows: &[f64], position: u32, head: u32, shape: &Decode)
     let values: Vec<f64> =
         seen.flat_map(|row| row[layout.k_cols() as usize + kv_head * v..][..v].to_vec()).collect();
     let soft_cap = soft_cap.map(f64::from);
-    let head = reference::decode::Head { head_dim: d, value_dim: v, scale: scale as f64, soft_cap, slope };
+    let head =
+        reference::decode::Head { head_dim: d, value_dim: v, scale: scale as f64, soft_cap, slope, sink };
     reference::decode::decode(query, &keys, &values, &head)
 }

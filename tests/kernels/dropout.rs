@@ -201,7 +201,7 @@ fn recomputed_attention_drops_the_same_weights() {
         };
         let mut tape = Tape::new(&mut case.rec);
         let leaf = tape.leaf(x, true);
-        let y = tape.recompute(move |_| recompute, |tape| tape.attention(leaf, None, shape, None));
+        let y = tape.recompute(move |_| recompute, |tape| tape.attention(leaf, None, shape, None, None));
         tape.give(y, dy);
         tape.backward();
         let gradient = tape.gradient(leaf).expect("x needs a gradient");

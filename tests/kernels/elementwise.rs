@@ -16,11 +16,12 @@ use gristmill::record::Tensor;
 const SWIGLU_SHAPES: [(u32, u32); 6] = [(1, 1), (3, 31), (33, 32), (7, 257), (2, 1028), (257, 4)];
 
 /// Each activation of a gate, and the reference's.
-const GATES: [(Gate, reference::swiglu::Gate); 4] = [
+const GATES: [(Gate, reference::swiglu::Gate); 5] = [
     (Gate::Silu, reference::swiglu::Gate::Silu),
     (Gate::Gelu(Gelu::Exact), reference::swiglu::Gate::Gelu(reference::gelu::Gelu::Exact)),
     (Gate::Gelu(Gelu::Tanh), reference::swiglu::Gate::Gelu(reference::gelu::Gelu::Tanh)),
     (Gate::Gelu(Gelu::Fast), reference::swiglu::Gate::Gelu(reference::gelu::Gelu::Fast)),
+    (Gate::Clamped, reference::swiglu::Gate::Clamped),
 ];
 
 #[test]
@@ -75,6 +76,29 @@ fn extreme_gates(case: &mut Case, gate_kind: Gate, formula: reference::swiglu::G
     case.expect("out", out, reference::swiglu::gated(&gate, &up, formula), allowed(F32, 2));
     let (dgate, dup) = reference::swiglu::gated_backward(&gate, &up, &[1.0; 9], formula);
     case.expect("d_gate_up", d_gate_up, pack_gate_up(&dgate, &dup, 9), allowed(F32, 4));
+}
+
+/// Below, at and above each limit: what is clamped has no gradient, and what is at a limit has one.
+#[test]
+fn clamped_gates_have_limits() {
+    for element in [F32, Bf16] {
+        check(&format!("clamped gates {element:?}"), |case| {
+            let limits = [-8.0, -7.0, -6.5, 0.0, 6.5, 7.0, 8.0];
+            let (gate, up): (Vec<f64>, Vec<f64>) =
+                limits.into_iter().flat_map(|gate| limits.map(|up| (gate, up))).unzip();
+            let f = gate.len() as u32;
+            let gate_up = case.input_of(&pack_gate_up(&gate, &up, f), 1, gate_up_cols(f), element);
+            let (out, d_gate_up) = (case.output(1, f, element), case.output(1, gate_up_cols(f), element));
+            let dout = case.input(1, f, element);
+            swiglu(&mut case.rec, gate_up.tensor, out, Gate::Clamped);
+            swiglu_backward(&mut case.rec, gate_up.tensor, dout.tensor, d_gate_up, Gate::Clamped);
+            let formula = reference::swiglu::Gate::Clamped;
+            case.expect("out", out, reference::swiglu::gated(&gate, &up, formula), allowed(element, 2));
+            let (dgate, dup) = reference::swiglu::gated_backward(&gate, &up, &dout.values, formula);
+            assert!(dgate.iter().chain(&dup).filter(|d| **d == 0.0).count() == 26);
+            case.expect("d_gate_up", d_gate_up, pack_gate_up(&dgate, &dup, f), allowed(element, 4));
+        });
+    }
 }
 
 #[test]
@@ -204,6 +228,7 @@ fn rope_follows_a_scaled_table() {
         beta_slow: 1.0,
         mscale: 1.0,
         mscale_all_dim: 0.0,
+        is_truncated: true,
     };
     let (layout, rotation, scaling) =
         (HeadLayout { heads: 1, kv_heads: 1, head_dim: 8, value_dim: 8 }, HALF, RopeScaling::Yarn(yarn));

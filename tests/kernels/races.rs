@@ -69,6 +69,7 @@ const SOME_OF_EVERY_FAMILY: &[(fn(), usize)] = &[
     (decode::a_token_attends_to_the_cache, 12),
     (attention::attention_backward_is_the_gradient, 21),
     (attention::attention_is_the_weighted_mean_of_the_values, 21),
+    (attention::attention_with_sinks, 12),
     (attention::attention_with_large_scores_does_not_overflow, 6),
     (attention::attention_at_the_sizes_of_a_gpu, 9),
     (matmul::matmul_is_the_product, 9),

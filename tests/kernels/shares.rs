@@ -117,6 +117,7 @@ fn heads(case: &mut Case, groups: Range<u32>) {
         starts: None,
         factors: Some(&factors),
         alibi: true,
+        sinks: None,
     };
     let (want, want_lse) = whole::attention(&q, &k, &v, &reference);
     let (dq, dk, dv) = whole::attention_backward(&q, &k, &v, &whole_dout, &reference);

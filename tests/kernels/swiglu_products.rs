@@ -31,10 +31,13 @@ pub const TANH: Gates = (Gate::Gelu(Gelu::Tanh), Formula::Gelu(reference::gelu::
 /// GeGLU by the error function.
 pub const EXACT: Gates = (Gate::Gelu(Gelu::Exact), Formula::Gelu(reference::gelu::Gelu::Exact));
 
+/// The clamped form, as in gpt-oss.
+pub const CLAMPED: Gates = (Gate::Clamped, Formula::Clamped);
+
 #[test]
 fn products_through_swiglu() {
     let of_silu = [F32, Bf16, F16].into_iter().flat_map(|element| SHAPES.map(|shape| (SILU, shape, element)));
-    let of_gelu = [(TANH, F32), (EXACT, F32), (TANH, Bf16), (EXACT, F16)]
+    let of_gelu = [(TANH, F32), (EXACT, F32), (TANH, Bf16), (EXACT, F16), (CLAMPED, F32), (CLAMPED, Bf16)]
         .into_iter()
         .flat_map(|(gates, element)| [SHAPES[0], SHAPES[3]].map(|shape| (gates, shape, element)));
     for (gates, shape, element) in of_silu.chain(of_gelu) {
@@ -48,7 +51,9 @@ fn products_through_swiglu() {
 /// 128.
 #[test]
 fn products_of_a_gpu_through_swiglu() {
-    for (element, gates) in [(F32, SILU), (Bf16, SILU), (F16, SILU), (F32, TANH), (Bf16, EXACT)] {
+    for (element, gates) in
+        [(F32, SILU), (Bf16, SILU), (F16, SILU), (F32, TANH), (Bf16, EXACT), (F32, CLAMPED)]
+    {
         for (units, rows4, (m, f, k)) in
             [(1, 2, (200, 305, 37)), (1, 2, (200, 64, 20)), (1, 1, (130, 305, 33)), (1, 1, (40, 126, 33))]
         {

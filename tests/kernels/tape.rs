@@ -402,8 +402,10 @@ fn latent_heads_of_parts() {
 
 #[test]
 fn attention() {
-    for (soft_cap, has_alibi) in [(Some(1.5), false), (None, true)] {
-        check(&format!("tape attention, cap {soft_cap:?}"), |case| {
+    for (soft_cap, has_alibi, has_sinks) in
+        [(Some(1.5), false, false), (None, true, false), (None, false, true)]
+    {
+        check(&format!("tape attention, cap {soft_cap:?} sinks {has_sinks}"), |case| {
             let x = case.input(N, LAYOUT.cols(), F32);
             let settings = Attention {
                 layout: LAYOUT,
@@ -421,13 +423,19 @@ fn attention() {
                 ends: case.integers(&[2, 2, 5, 5, 5, 5, 5, 5, 5, 5]),
             };
             let values = x.values.clone();
+            let sinks: Vec<Weight> =
+                (0..u32::from(has_sinks)).map(|_| weight(case, 1, LAYOUT.heads)).collect();
+            let of_heads = sinks.first().map(|sinks| sinks.values.clone());
             mid_graph(
                 case,
                 &x,
                 LAYOUT.q_cols(),
                 16,
-                |tape, x, _| tape.attention(x, Some(documents), settings, None),
-                &[],
+                |tape, x, w| {
+                    let sinks = w.first().map(|sinks| &sinks.parameter);
+                    tape.attention(x, Some(documents), settings, sinks, None)
+                },
+                &sinks,
                 |dy| {
                     let settings = reference::attention::Attention {
                         tokens: 5,
@@ -442,10 +450,14 @@ fn attention() {
                         starts: Some(&[0, 0, 2, 2, 2, 0, 0, 0, 0, 0]),
                         factors: None,
                         alibi: has_alibi,
+                        sinks: of_heads.as_deref(),
                     };
                     let [q, k, v] = split_qkv(&values, &LAYOUT);
                     let (dq, dk, dv) = reference::attention::attention_backward(&q, &k, &v, dy, &settings);
-                    (pack_qkv(&[dq, dk, dv], &LAYOUT), vec![])
+                    let dsinks = of_heads
+                        .as_ref()
+                        .map(|_| reference::attention::sinks_backward(&q, &k, &v, dy, &settings));
+                    (pack_qkv(&[dq, dk, dv], &LAYOUT), dsinks.into_iter().collect())
                 },
             );
         });

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 27] = [
+const FAMILIES: [&str; 28] = [
     "llama",
     "mistral",
     "qwen3",
@@ -36,6 +36,7 @@ const FAMILIES: [&str; 27] = [
     "cohere",
     "gpt_neox",
     "gemma4_text",
+    "gpt_oss",
     "gpt2",
 ];
 const TEXT: &str = "tests/data/mill.txt";

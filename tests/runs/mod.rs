@@ -53,5 +53,5 @@ pub use setup::{Setup, new_trainer, open_gpu, open_gpu_of};
 pub use trained::Trained;
 pub use weights::{
     Weights, add_to, reference_name, reference_tensors, relative_distance, router_states, set_gradient,
-    tensors,
+    tensors, tensors_of,
 };

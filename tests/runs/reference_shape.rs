@@ -68,6 +68,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 | Family::Gpt2
                 | Family::GraniteMoe
                 | Family::GptNeoX
+                | Family::GptOss
                 | Family::Cohere => Naming::Plain,
                 Family::Glm => Naming::Glm,
                 Family::Bloom => Naming::Bloom,
@@ -108,6 +109,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             head_epsilon: model.head_epsilon,
             score_cap: model.score_cap,
             logit_cap: model.logit_cap,
+            sinks: model.family == Family::GptOss,
         },
         window: model.layer.sliding_window,
         other_layers: Some(reference_layers(model)),
@@ -180,6 +182,7 @@ fn reference_gate(gate: Gate) -> reference::swiglu::Gate {
     match gate {
         Gate::Silu => reference::swiglu::Gate::Silu,
         Gate::Gelu(kind) => reference::swiglu::Gate::Gelu(reference_gelu(kind)),
+        Gate::Clamped => reference::swiglu::Gate::Clamped,
     }
 }
 
@@ -224,6 +227,7 @@ fn reference_mixture(config: &MixtureConfig, model: &ModelConfig) -> reference::
         scaling: f64::from(config.route.scaling),
         bias_update_rate: if config.has_bias { config.bias_update_rate } else { 0.0 },
         network: reference_network(model),
+        has_biases: model.family == Family::GptOss,
         intermediate_size: config.intermediate_size,
         first_dense_layers: config.first_dense_layers,
         shared: config.shared.map(|shared| reference::mixture::Shared {
@@ -250,8 +254,9 @@ fn reference_mixture(config: &MixtureConfig, model: &ModelConfig) -> reference::
 fn reference_scaling(scaling: &RopeScaling) -> Scaling {
     match *scaling {
         RopeScaling::None => Scaling::None,
-        RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }) => {
-            Scaling::Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim }
+        RopeScaling::Yarn(yarn) => {
+            let Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim, is_truncated } = yarn;
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim, is_truncated }
         }
         RopeScaling::Llama3(Llama3 { factor, original, low_freq_factor, high_freq_factor }) => {
             Scaling::Llama3 { factor, original, low_freq_factor, high_freq_factor }

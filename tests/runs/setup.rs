@@ -1,6 +1,6 @@
 //! The configuration of a small run.
 
-use super::{Leased, Weights, reference_tensors};
+use super::{Leased, Weights, tensors_of};
 use gristmill::data::LoadedData;
 use gristmill::device::{Gpu, GpuOptions};
 use gristmill::kernels::Tier;
@@ -102,6 +102,14 @@ impl Setup {
         Self { kind, ..Self::experts(name, routing, model) }
     }
 
+    /// A gpt-oss of the same width and depth, of whose layers the first has a window.
+    pub fn gpt_oss(name: &'static str, model: &str) -> Self {
+        let layers = "n_kv_heads: 2, sliding_window: 7, layer_types: [sliding_attention, full_attention]";
+        let experts = "--moe_config={expert_num: 4, num_experts_chosen: 2, use_gmm: True, norm_topk_prob: True, \
+                       moe_intermediate_size: 36}";
+        Self::typed("GptOssConfig", name, &format!("{layers}, {model}")).with(&[experts])
+    }
+
     /// With `overrides` of the form `--key=value`.
     pub fn with(mut self, overrides: &[&str]) -> Self {
         self.overrides.extend(overrides.iter().map(|o| o.to_string()));
@@ -176,7 +184,7 @@ seed: 7
                     initial_row(spec, row, plan.settings.run.seed)[first..first + columns].to_vec()
                 });
                 let values = spec.in_file_order(piece, rows.collect());
-                weights.extend(reference_tensors(&piece.name, values));
+                weights.extend(tensors_of(spec, piece, values));
             }
         }
         weights

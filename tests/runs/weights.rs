@@ -1,6 +1,7 @@
 //! Tensors by checkpoint name, and how far apart two sets of them are.
 
 use gristmill::model::arena::Arena;
+use gristmill::model::parameters::{Piece, Spec};
 use gristmill::train::Trainer;
 use gristmill::train::arenas::Arenas;
 use gristmill::train::recordings::Recordings;
@@ -9,10 +10,11 @@ use std::collections::BTreeMap;
 /// Tensors by checkpoint name.
 pub type Weights = BTreeMap<String, Vec<f64>>;
 
-/// The name of a checkpoint's tensor in the reference, which does not know Mixtral's names, nor Phi-3's.
+/// The name of a checkpoint's tensor in the reference, which does not know the names of Mixtral, Phi-3 and gpt-oss.
 pub fn reference_name(name: &str) -> String {
     let names = [
         ("block_sparse_moe.", "mlp."),
+        ("mlp.router.", "mlp.gate."),
         (".w1.weight", ".gate_proj.weight"),
         (".w3.weight", ".up_proj.weight"),
         (".w2.weight", ".down_proj.weight"),
@@ -24,7 +26,23 @@ pub fn reference_name(name: &str) -> String {
 /// The contents of one of the trainer's arenas, under the names of the reference.
 pub fn tensors(trainer: &Trainer<'_>, arena: impl Fn(&Arenas) -> &Arena) -> Weights {
     let tensors = pollster::block_on(trainer.tensors(arena)).expect("tensors");
-    tensors.into_iter().flat_map(|(name, values)| reference_tensors(&name, values)).collect()
+    let specs = trainer.recordings().layout.parameters.iter().map(|(spec, _)| spec);
+    let pieces: BTreeMap<&str, (&Spec, &Piece)> = specs
+        .flat_map(|spec| spec.pieces.iter().map(move |piece| (piece.name.as_str(), (spec, piece))))
+        .collect();
+    let of_reference = |(name, values): (String, Vec<f32>)| {
+        let (spec, piece) = pieces[name.as_str()];
+        tensors_of(spec, piece, values)
+    };
+    tensors.into_iter().flat_map(of_reference).collect()
+}
+
+/// The values of a piece in the order of its file as the reference has them.
+pub fn tensors_of(spec: &Spec, piece: &Piece, values: Vec<f32>) -> Vec<(String, Vec<f64>)> {
+    match piece.stack {
+        Some(_) => unstacked(&piece.name, &values, &spec.piece_shape(piece)),
+        None => reference_tensors(&piece.name, values),
+    }
 }
 
 /// A checkpoint's tensor as the reference has it, where gate and up are two.
@@ -35,6 +53,26 @@ pub fn reference_tensors(name: &str, values: Vec<f32>) -> Vec<(String, Vec<f64>)
     };
     let (gate, up) = values.split_at(values.len() / 2);
     [("gate", gate), ("up", up)].map(|(of, half)| (format!("{layer}{of}_proj.weight"), half.to_vec())).into()
+}
+
+/// The projections of each expert, of a tensor (E, in, out) or biases (E, out) of all of them, gate and up in turns.
+fn unstacked(name: &str, values: &[f32], shape: &[usize]) -> Vec<(String, Vec<f64>)> {
+    let (place, projection) = name.rsplit_once('.').expect("a layer");
+    let outputs = *shape.last().expect("outputs");
+    let inner = if shape.len() == 3 { "weight" } else { "bias" };
+    let of_outputs = |values: &[f32], first: usize, step: usize| -> Vec<f64> {
+        let column =
+            |output: usize| values.iter().skip(output).step_by(outputs).map(|value| f64::from(*value));
+        (first..outputs).step_by(step).flat_map(column).collect()
+    };
+    let names: &[&str] = if projection.starts_with("gate_up") { &["gate", "up"] } else { &["down"] };
+    let experts = values.chunks_exact(values.len() / shape[0]).enumerate();
+    let of_expert = |(expert, values)| {
+        names.iter().enumerate().map(move |(first, of)| {
+            (format!("{place}.{expert}.{of}_proj.{inner}"), of_outputs(values, first, names.len()))
+        })
+    };
+    experts.flat_map(of_expert).collect()
 }
 
 /// Replaces the first gradient of parameter number `parameter`, between the halves of a step. A frozen parameter is

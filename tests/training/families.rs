@@ -59,6 +59,20 @@ fn pangu_alpha_follows_the_reference() {
     follows("pangu-alpha", "dialect/pangualpha.yaml", &keys.each_ref().map(String::as_str));
 }
 
+/// Sinks, windows in one layer, biases of router and experts, clamped gates, and all experts in one tensor.
+#[test]
+fn gpt_oss_follows_the_reference() {
+    let yarn = "rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 8, beta_fast: 1, \
+                beta_slow: 0.1, truncate: False}";
+    follows_the_reference(&Setup::gpt_oss("gpt-oss", yarn), compared_steps());
+    follows_the_reference(&Setup::gpt_oss("gpt-oss", "").with(&["--context.tier=portable"]), 4);
+    for compute in ["float16", "bfloat16"] {
+        let compute = format!("--model.model_config.compute_dtype={compute}");
+        let setup = Setup::gpt_oss("gpt-oss", "").with(&[&compute, "--runner_wrapper.scale_sense=1024"]);
+        follows_the_reference(&setup, 3);
+    }
+}
+
 /// GeGLU by tanh, in a model like Gemma, and by the error function, in experts beside a shared one.
 #[test]
 fn gates_of_gelu_follow_the_reference() {

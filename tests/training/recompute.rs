@@ -109,6 +109,7 @@ fn mixtures_choose_count_and_drop_the_same() {
     changes_no_bit(0, || Setup::experts("capacities", CAPACITIES, &model));
     assert!(Setup::experts("capacities", CAPACITIES, &model).train(1).dropped() > 0, "nothing was dropped");
     changes_no_bit(1, || Setup::experts("dropless", DROPLESS, ""));
+    changes_no_bit(4, || Setup::gpt_oss("gpt-oss", ""));
     changes_no_bit(2, || Setup::experts_of("GPT2Config", "experts of gpt2", WITHOUT_SHARED, DROPOUT));
     let half = "compute_dtype: bfloat16";
     changes_no_bit(3, || {

@@ -51,6 +51,7 @@ FAMILIES = {
     "cohere": ("cohere", {"logit_scale": 0.3, **shapes.ROPE}),
     "gpt_neox": ("gpt_neox", shapes.SHARE),
     "gemma4_text": ("gemma4_text", shapes.GEMMA4 | {"layer_types": [shapes.SLIDING, shapes.FULL]}),
+    "gpt_oss": ("gpt_oss", {"num_experts": 4, "num_local_experts": 4, "sliding_window": 7, "rope_parameters": shapes.YARN | {"truncate": False}}),
     "gpt2": ("gpt2", {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
 }
 CONVERSING = {

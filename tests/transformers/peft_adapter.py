@@ -100,6 +100,8 @@ FOLDERS = {
     "stablelm": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True, **shapes.SHARE}, "lora_rank: 2, target_modules: '.*_proj'"),
     "cohere": ("cohere", {"logit_scale": 0.3, **shapes.ROPE}, "lora_rank: 3, target_modules: '.*_proj'"),
     "gpt_neox": ("gpt_neox", shapes.SHARE, "lora_rank: 3, target_modules: 'query_key_value|dense|dense_h_to_4h|dense_4h_to_h'"),
+    # Frozen sinks beside adapters of attention, and frozen experts.
+    "gpt_oss": ("gpt_oss", {"sliding_window": 7, **shapes.ROPE}, "lora_rank: 3, target_modules: 'q_proj|k_proj|v_proj|o_proj'"),
     "llava": ("llava", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
     # Whole modules, the bias of one whose matrix is frozen, and a matrix that is adapted too.
     "beside": (

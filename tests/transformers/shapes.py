@@ -106,7 +106,7 @@ SHAPES = {
     "llama, yarn": ("llama", {"rope_parameters": YARN}, "equal"),
     "llama, yarn with mscale": ("llama", {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.4}}, "equal"),
     "llama, yarn with an attention factor": ("llama", {"rope_parameters": YARN | {"attention_factor": 1.3}}, "refused"),
-    "llama, yarn that is not truncated": ("llama", {"rope_parameters": YARN | {"truncate": False}}, "refused"),
+    "llama, yarn that is not truncated": ("llama", {"rope_parameters": YARN | {"truncate": False}}, "equal"),
     "llama, llama3": ("llama", {"rope_parameters": LLAMA3}, "equal"),
     "llama, dynamic within its length": ("llama", {"rope_parameters": DYNAMIC}, "equal"),
     "llama, dynamic beyond its length": ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 32}, "refused"),
@@ -123,6 +123,17 @@ SHAPES = {
     "ministral3, llama3": ("ministral3", {"rope_parameters": LLAMA3 | {"llama_4_scaling_beta": 0.6}}, "equal"),
     "ministral3 of its own rotation": ("ministral3", {}, "equal"),
     "mixtral": ("mixtral", ROPE, "equal"),
+    "gpt_oss": ("gpt_oss", {"sliding_window": 7, "rope_parameters": YARN | {"truncate": False}}, "equal"),
+    "gpt_oss of its own rotation": ("gpt_oss", {"sliding_window": 7}, "equal"),
+    "gpt_oss without windows and biases": (
+        "gpt_oss",
+        {"layer_types": [FULL] * 3, "attention_bias": False, "tie_word_embeddings": True, **ROPE},
+        "equal",
+    ),
+    "gpt_oss, some of whose gates are clamped": ("gpt_oss", {"sliding_window": 7, "hidden_size": 160, **ROPE}, "equal"),
+    "gpt_oss of another limit": ("gpt_oss", {"swiglu_limit": 5.0, **ROPE}, "refused"),
+    "gpt_oss of another width": ("gpt_oss", {"intermediate_size": 98, **ROPE}, "refused"),
+    "gpt_oss in mxfp4": ("gpt_oss", {"sliding_window": 7, "intermediate_size": 64, **ROPE}, "equal"),
     "mixtral with a window": ("mixtral", {"sliding_window": 7, **ROPE}, "equal"),
     "qwen2": ("qwen2", ROPE, "equal"),
     "qwen2 with a window": ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0, **ROPE}, "equal"),
@@ -393,6 +404,27 @@ def in_fp8(folder, model):
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def in_mxfp4(folder, model):
+    """Stores the experts in `folder` in MXFP4, in blocks of 32 inputs, and gives `model` what that stands for."""
+    tensors = load_file(folder / "model.safetensors")
+    parameters = dict(model.named_parameters())
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    values = torch.cat([values, -values])
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        weight = tensors.pop(name).transpose(1, 2)
+        blocks = weight.reshape(*weight.shape[:2], -1, 32)
+        exponent = torch.ceil(torch.log2(blocks.abs().amax(-1) / 6))
+        codes = (torch.ldexp(blocks, -exponent[..., None])[..., None] - values).abs().argmin(-1)
+        tensors[name + "_blocks"] = (codes[..., 0::2] | codes[..., 1::2] << 4).to(torch.uint8)
+        tensors[name + "_scales"] = (exponent + 127).to(torch.uint8)
+        with torch.no_grad():
+            parameters[name].copy_(torch.ldexp(values[codes], exponent[..., None]).reshape(weight.shape).transpose(1, 2))
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def in_pickles(folder, model):
     """Stores the weights in `folder` in two pickles, and converts them by the command of the error."""
     tensors = load_file(folder / "model.safetensors")
@@ -407,7 +439,7 @@ def in_pickles(folder, model):
 
 
 # What becomes of a folder after it is saved, of the shapes that are stored otherwise.
-STORED = {"llama in fp8": in_fp8, "llama in float64": in_float64, "llama in pickles": in_pickles}
+STORED = {"llama in fp8": in_fp8, "gpt_oss in mxfp4": in_mxfp4, "llama in float64": in_float64, "llama in pickles": in_pickles}
 
 
 def gristmill(folder, steps=1, rate=1e-9):

@@ -7,7 +7,9 @@ use crate::shaders::{conversions, portable_variants};
 use driver::{Driver, FAMILIES, FAMILY, environment, is_installed};
 use gristmill::element::Element::{self, Bf16, F16, F32, U32};
 use gristmill::kernels::{Capabilities, Condition, Kernel};
-use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
+use gristmill::ops::attention::{
+    Attention, AttentionTensors, DocumentBounds, Sinks, attention, attention_backward,
+};
 use gristmill::ops::decode::{Decode, DecodeTensors, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState};
 use gristmill::ops::heads::HeadLayout;
@@ -39,8 +41,10 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, has_part
     let dropout = Dropout { probability: 0.1, seed: 0, site: 0, state, part: None };
     let everything = (Some(DocumentBounds { starts, ends }), Some(192), Some(dropout));
     let masks = [(None, None, None), everything];
-    let scores = [(false, None), (true, None), (false, Some(50.0))];
-    for ((documents, window, dropout), (has_alibi, soft_cap)) in
+    let sinks = Sinks { logits: rec.tensor("sinks", 1, layout.heads, element), gradient: None };
+    let scores =
+        [(false, None, None), (true, None, None), (false, Some(50.0), None), (false, None, Some(sinks))];
+    for ((documents, window, dropout), (has_alibi, soft_cap, sinks)) in
         masks.into_iter().flat_map(|masks| scores.map(|score| (masks, score)))
     {
         let shape = Attention {
@@ -54,14 +58,9 @@ fn attention_kernels([head_dim, value_dim]: [u32; 2], element: Element, has_part
             head_range: None,
             dropout,
         };
-        attention(&mut rec, &AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) }, &shape);
-        attention_backward(
-            &mut rec,
-            &AttentionTensors { documents, ..AttentionTensors::new(qkv, out, lse) },
-            dout,
-            dqkv,
-            &shape,
-        );
+        let tensors = AttentionTensors { documents, sinks, ..AttentionTensors::new(qkv, out, lse) };
+        attention(&mut rec, &tensors, &shape);
+        attention_backward(&mut rec, &tensors, dout, dqkv, &shape);
     }
     let kernels: Vec<Kernel> = rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect();
     let leaves_parts = kernels.iter().any(|kernel| kernel.conditions().any(|of| of == Condition::Split));
@@ -74,8 +73,10 @@ fn decode_kernels([head_dim, value_dim]: [u32; 2], element: Element) -> Vec<Kern
     let mut rec = Recorder::new("decode", Capabilities::portable());
     let [qkv, out] = [layout.cols(), layout.out_cols()].map(|cols| rec.tensor("x", SEQUENCES, cols, element));
     // The longer caches are divided.
-    let scores = [(false, None), (true, None), (false, Some(50.0))];
-    for (tokens, (has_alibi, soft_cap)) in
+    let sinks = Sinks { logits: rec.tensor("sinks", 1, layout.heads, element), gradient: None };
+    let scores =
+        [(false, None, None), (true, None, None), (false, Some(50.0), None), (false, None, Some(sinks))];
+    for (tokens, (has_alibi, soft_cap, sinks)) in
         [8, 512].into_iter().flat_map(|tokens| scores.map(|score| (tokens, score)))
     {
         let shape = Decode { layout, tokens, scale: 1.0, soft_cap, window: None, has_alibi };
@@ -83,7 +84,7 @@ fn decode_kernels([head_dim, value_dim]: [u32; 2], element: Element) -> Vec<Kern
             rec.tensor("positions", 1, SEQUENCES, U32),
             rec.tensor("x", SEQUENCES * tokens, shape.cache_cols(), element),
         );
-        decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
+        decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, sinks, out }, &shape);
     }
     rec.finish().dispatches.into_iter().map(|dispatch| dispatch.kernel).collect()
 }

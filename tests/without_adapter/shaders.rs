@@ -16,7 +16,9 @@ use gristmill::kernels::{
     Access, Capabilities, Composed, Condition, Kernel, Matrices, Sources, Tier, Variable, compose,
 };
 use gristmill::ops::add::add;
-use gristmill::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
+use gristmill::ops::attention::{
+    Attention, AttentionTensors, DocumentBounds, Sinks, attention, attention_backward,
+};
 use gristmill::ops::decode::{Decode, DecodeTensors, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
@@ -193,7 +195,8 @@ fn unit_rows(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// Attention whose scores fall with distance, or are capped softly, with every mask but documents, and decoding.
+/// Attention whose scores fall with distance, or are capped softly, or stand beside sinks, with every mask but
+/// documents, and decoding.
 fn other_scores(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("other scores", capabilities);
     let layout = HeadLayout { heads: 6, kv_heads: 2, head_dim: 8, value_dim: 12 };
@@ -204,9 +207,18 @@ fn other_scores(capabilities: Capabilities) -> Vec<Dispatch> {
         let tensor = |rec: &mut Recorder, cols| rec.tensor("x", 16, cols, element);
         let [qkv, dqkv] = [0; 2].map(|_| tensor(&mut rec, layout.cols()));
         let [out, dout] = [0; 2].map(|_| tensor(&mut rec, layout.out_cols()));
-        let scores = [(true, None), (false, Some(30.0)), (true, Some(30.0))];
+        let sinks = Sinks {
+            logits: rec.tensor("sinks", 1, layout.heads, element),
+            gradient: Some(rec.tensor("gradient", 1, layout.heads, F32)),
+        };
+        let scores = [
+            (true, None, None),
+            (false, Some(30.0), None),
+            (true, Some(30.0), None),
+            (false, None, Some(sinks)),
+        ];
         let masks = [(None, None), (Some(3), None), (None, Some(place)), (Some(3), Some(place))];
-        for ((has_alibi, soft_cap), (window, dropout)) in
+        for ((has_alibi, soft_cap, sinks), (window, dropout)) in
             scores.into_iter().flat_map(|score| masks.map(|masks| (score, masks)))
         {
             let shape = Attention {
@@ -220,15 +232,16 @@ fn other_scores(capabilities: Capabilities) -> Vec<Dispatch> {
                 head_range: None,
                 dropout,
             };
-            attention(&mut rec, &AttentionTensors::new(qkv, out, lse), &shape);
-            attention_backward(&mut rec, &AttentionTensors::new(qkv, out, lse), dout, dqkv, &shape);
+            let tensors = AttentionTensors { sinks, ..AttentionTensors::new(qkv, out, lse) };
+            attention(&mut rec, &tensors, &shape);
+            attention_backward(&mut rec, &tensors, dout, dqkv, &shape);
         }
-        for (tokens, (has_alibi, soft_cap)) in
+        for (tokens, (has_alibi, soft_cap, sinks)) in
             [8, 512].into_iter().flat_map(|tokens| scores.map(|score| (tokens, score)))
         {
             let shape = Decode { layout, tokens, scale: 1.0, soft_cap, window: None, has_alibi };
             let cache = rec.tensor("cache", 16 * tokens, shape.cache_cols(), element);
-            decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
+            decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, sinks, out }, &shape);
         }
     }
     rec.finish().dispatches

@@ -139,7 +139,7 @@ fn of_heads(capabilities: Capabilities) -> Vec<Dispatch> {
         let [qkv, out] = [layout.cols(), layout.out_cols()].map(|cols| rec.tensor("x", 1, cols, F32));
         let cache = rec.tensor("cache", tokens, shape.cache_cols(), F32);
         let positions = rec.tensor("positions", 1, 1, U32);
-        decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, out }, &shape);
+        decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, sinks: None, out }, &shape);
     }
     for vocab in [6_000, 50_257, 151_936, 262_144] {
         let mut words = |cols| rec.tensor("words", 1, cols, U32);

@@ -338,8 +338,8 @@ pub fn products_through_gelu(capabilities: Capabilities) -> Vec<Dispatch> {
 }
 
 const GELUS: [Gelu; 5] = [Gelu::Tanh, Gelu::Exact, Gelu::Fast, Gelu::Relu, Gelu::ReluSquared];
-const GATES: [Gate; 4] =
-    [Gate::Silu, Gate::Gelu(Gelu::Tanh), Gate::Gelu(Gelu::Exact), Gate::Gelu(Gelu::Fast)];
+const GATES: [Gate; 5] =
+    [Gate::Silu, Gate::Gelu(Gelu::Tanh), Gate::Gelu(Gelu::Exact), Gate::Gelu(Gelu::Fast), Gate::Clamped];
 
 /// Products with SwiGLU or GeGLU in their epilogue: in tiles without pairs of columns, of few rows, in the tiles with
 /// them, and in parts; and GeGLU alone, and after products of few rows.

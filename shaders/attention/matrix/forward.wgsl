@@ -25,6 +25,7 @@ import package::attention::matrix::tiles::{strips_at_once, taken, values_in};
 import package::attention::params::mask_index;
 @if(dropout) import package::attention::params::mask_words;
 import package::attention::params::params;
+@if(sinks) import package::attention::sinks::sink_of;
 import package::lib::attention::{LN_2, LOWEST, MASKED};
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::element::{Packed, store4};
@@ -107,6 +108,11 @@ fn attention(
         reference = LOWEST;
         highest = MASKED;
         total = 0.0;
+        @if(sinks) {
+            highest = sink_of(head);
+            reference = highest - USUAL;
+            total = select(0.0, exp2(USUAL), place.part == 0u);
+        }
         var some_keys: Fetched;
         var some_values: Fetched;
         // Always true; without the condition compilers load these before the loop over turns, and hold them through it.

@@ -2,7 +2,7 @@
 //
 //   out (B, heads · 4 V4) = softmax(scale · q kᵀ) v   over keys 0 to position, the last `window` of them at most
 //
-// capped, alibi: as in attention/software/forward.wgsl.
+// capped, alibi, sinks: as in attention/software/forward.wgsl.
 // A workgroup serves `part_keys` keys of one head of one sequence, and walks them LANES at a time: SHARE invocations
 // share a key and each multiplies every SHARE-th group of it, so that they load neighbouring groups; each adds the terms
 // of one key; then invocation (group, column) adds every GROUPS-th weighted value to its 4 columns. The sums of the
@@ -15,6 +15,7 @@
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
 import package::attention::cache::{cache, params, place_of, qkv, rotated_group};
+@if(sinks) import package::attention::sinks::sink_of;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOWEST, MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
@@ -62,6 +63,12 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     @if(alibi) let slope = alibi_slope(head, params.heads);
     var highest = LOWEST;
     var total = 0.0; // Σ p over this invocation's keys
+    @if(sinks) {
+        if (part == 0u) {
+            highest = sink_of(head);
+            total = select(0.0, 1.0, lane == 0u);
+        }
+    }
     var sum: vec4<f32>; // Σ p v over the keys of the invocation's group, in its columns
     for (var tile = first; tile < end; tile += LANES) {
         for (var key = lane / SHARE; key < LANES; key += LANES / SHARE) {

@@ -18,6 +18,7 @@ import package::attention::portable::owned_queries::{first_key, is_seen, keys_en
 import package::attention::portable::staging::{Rows, add_rows, scores_of};
 import package::attention::portable::tiles::{BLOCK, LANES, PART, Place, Quad, Sums, TILE, columns_of, group_max, group_sum};
 import package::attention::portable::tiles::{place_of, put_weights, row_of_share, row_of_step, sum_of};
+@if(sinks) import package::attention::sinks::sink_of;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LN_2, LOWEST, MASKED};
 import package::lib::element::{Packed, store4};
@@ -45,6 +46,10 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let token = block + 4u * place.group;
     load_bounds(sequence, token);
     highest = vec4<f32>(LOWEST);
+    @if(sinks) {
+        highest = vec4<f32>(sink_of(head));
+        total = vec4<f32>(select(0.0, 1.0, place.column == 0u));
+    }
     @if(alibi) { slope = alibi_slope(params.first_head + head, params.all_heads); }
 
     let queries = Rows(queries_of(sequence, head), D4, false);

@@ -2,7 +2,7 @@
 //
 //   out (B, heads · 4 V4) = softmax(scale · q kᵀ) v   over keys 0 to position, the last `window` of them at most
 //
-// capped, alibi: as in attention/software/forward.wgsl.
+// capped, alibi, sinks: as in attention/software/forward.wgsl.
 // A workgroup serves one head of one sequence. Its invocations take the keys in turns, each with its own online
 // softmax; at the end their sums are rescaled to the common maximum and added (lib/reduce). The first invocation starts
 // with the new token.
@@ -16,6 +16,7 @@
 
 import package::attention::cache::{cache, params, place_of, qkv, rotated_group};
 @if(prefetched) import package::attention::cache::Place;
+@if(sinks) import package::attention::sinks::sink_of;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{MASKED, add_dot};
 import package::lib::element::{Packed, load4, store4};
@@ -95,8 +96,12 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     // `touched` is below 2^31, which no compiler can know; otherwise it would drop the loads.
     @if(prefetched) let is_writer = lane == 0u && touched < params.heads + 0x80000000u;
     @if(!prefetched) let is_writer = lane == 0u;
-    let share = exp2(highest - row_max(highest, lane));
-    let all = row_sum(total * share, lane);
+    @if(!sinks) let share = exp2(highest - row_max(highest, lane));
+    @if(!sinks) let all = row_sum(total * share, lane);
+    @if(sinks) let sink = sink_of(head);
+    @if(sinks) let top = max(row_max(highest, lane), sink);
+    @if(sinks) let share = exp2(highest - top);
+    @if(sinks) let all = row_sum(total * share, lane) + exp2(sink - top);
     let to = params.out_offset + sequence * params.out_stride + head * V4;
     for (var c = 0u; c < V4; c++) {
         let sum = row_sum4(sums[c] * share, lane);

@@ -2,7 +2,7 @@
 //
 //   qkv (N, columns) read      a row is q (heads · 4 D4) | k (kv heads · 4 D4) | v (kv heads · 4 V4); N = B · T
 //   out (N, heads · 4 V4), lse (N, heads) f32   written
-//   logits (N, heads) f32      with `logits`: the largest score of each query that it sees
+//   logits (N, heads) f32      with `logits`: the largest score of each query that it sees, or its sink
 //
 // An invocation owns ROWS queries of one head, LANES apart, and walks the keys, STEP at a time, with the running
 // maximum and sum of the online softmax; the score matrix is never stored. Each loaded key serves ROWS queries, because
@@ -13,6 +13,7 @@
 // of its document. The walk begins at the tile with the first key that the first query of the block sees.
 // capped: a score s is cap · tanh(s / cap) instead, before everything else (lib/soft_cap).
 // alibi: a score loses slope · (i − j) at query i and key j, where the slope depends on the head (lib/attention).
+// sinks: the softmax has a logit more, the sink of the head (attention/sinks).
 // dropout: a dropped weight still counts in the softmax denominator and lse, but not in out.
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used; lse is a natural logarithm. Masked scores are
 // finite, and lower than the initial running maximum.
@@ -22,6 +23,7 @@ import package::attention::heads::{keys_of, queries_of, results_of, values_of};
 @if(dropout) import package::attention::params::mask_index;
 @if(alibi) import package::attention::params::slope;
 import package::attention::params::{params, qkv};
+@if(sinks) import package::attention::sinks::sink_of;
 import package::attention::software::queries::BLOCK;
 import package::attention::software::queries::{is_seen, key_part, load_tile, value_part};
 import package::attention::software::spread::place_of;
@@ -59,6 +61,10 @@ fn attention(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
             q[r][c] = params.scale * load4(qkv[at + c]);
         }
         highest[r] = LOWEST;
+        @if(sinks) {
+            highest[r] = sink_of(head);
+            total[r] = 1.0;
+        }
         @if(dropout) { mask_row[r] = mask_index(row, head); }
         @if(windowed || segmented) { first_of[r] = first_seen(sequence, row - sequence); }
     }

@@ -50,6 +50,8 @@ conditions! {
     Capped = "capped",
     /// A token attends to itself and earlier tokens only.
     Causal = "causal",
+    /// The activation of a gate is the clamped form of SwiGLU.
+    ClampedGate = "clamped_gate",
     /// Weights of attention are dropped.
     Dropout = "dropout",
     /// GELU by the error function instead of tanh.
@@ -120,6 +122,8 @@ conditions! {
     Sigmoid = "sigmoid",
     /// SiLU follows a convolution.
     Silu = "silu",
+    /// The softmax of attention has a learned logit of each head beside the scores.
+    Sinks = "sinks",
     /// Cooperative matrices are 8 x 8 instead of 16 x 16.
     SmallMatrices = "small_matrices",
     /// The sums of a product, or of the gradient of attention's queries, are split into parts, each with a result of

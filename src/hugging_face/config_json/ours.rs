@@ -128,6 +128,7 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
         Family::GraniteMoe => "GraniteMoeConfig",
         Family::GptNeoX => "GPTNeoXConfig",
         Family::Cohere => "CohereConfig",
+        Family::GptOss => "GptOssConfig",
     }
 }
 
@@ -170,6 +171,7 @@ fn norm_placement(placement: NormPlacement) -> Option<&'static str> {
 fn activation(activation: Activation) -> &'static str {
     match activation {
         Activation::Gated(Gate::Silu) => "silu",
+        Activation::Gated(Gate::Clamped) => "swigluoai",
         Activation::Gated(Gate::Gelu(Gelu::Tanh)) | Activation::Gelu(Gelu::Tanh) => "gelu_new",
         Activation::Gated(Gate::Gelu(Gelu::Exact)) | Activation::Gelu(Gelu::Exact) => "gelu_exact",
         Activation::Gated(Gate::Gelu(Gelu::Fast)) | Activation::Gelu(Gelu::Fast) => "fast_gelu",

@@ -248,10 +248,18 @@ impl Rotation {
         let (mscale, mscale_all_dim) = scales.unwrap_or((1.0, 0.0));
         let (beta_fast, beta_slow) = (above_zero("beta_fast"), above_zero("beta_slow"));
         let (beta_fast, beta_slow) = (beta_fast.unwrap_or(32.0), beta_slow.unwrap_or(1.0));
-        let yarn = RopeScaling::Yarn(Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim });
         let is_truncated = self.parameters.get("truncate").and_then(Value::as_bool) != Some(false);
+        let yarn = RopeScaling::Yarn(Yarn {
+            factor,
+            original,
+            beta_fast,
+            beta_slow,
+            mscale,
+            mscale_all_dim,
+            is_truncated,
+        });
         let magnitude = self.number("attention_factor").unwrap_or(yarn.magnitude());
-        (is_truncated && is_same(magnitude, yarn.magnitude())).then_some(yarn)
+        is_same(magnitude, yarn.magnitude()).then_some(yarn)
     }
 
     fn is_as(&self, ours: &Rotary, width: f64) -> bool {

@@ -196,6 +196,7 @@ fn a_rotation_is_what_it_computes() {
         beta_slow: 1.0,
         mscale: 1.0,
         mscale_all_dim: 0.0,
+        is_truncated: true,
     };
     let of_yarn = |more: Value| {
         let mut yarn = json!({"rope_type": "yarn", "factor": 4.0});
@@ -205,9 +206,9 @@ fn a_rotation_is_what_it_computes() {
     equal(&of_yarn(json!({})), &stretched(RopeScaling::Yarn(yarn)));
     // One of the two alone does not count.
     equal(&of_yarn(json!({"mscale": 0.5})), &stretched(RopeScaling::Yarn(yarn)));
-    for unsupported in
-        [json!({"truncate": false}), json!({"attention_factor": 1.5}), json!({"llama_4_scaling_beta": 0.1})]
-    {
+    let exact = RopeScaling::Yarn(Yarn { is_truncated: false, ..yarn });
+    equal(&of_yarn(json!({"truncate": false})), &stretched(exact));
+    for unsupported in [json!({"attention_factor": 1.5}), json!({"llama_4_scaling_beta": 0.1})] {
         refused(&of_yarn(unsupported), &stretched(RopeScaling::Yarn(yarn)), &["`rope_scaling` is {"]);
     }
     let llama3 = Llama3 { factor: 8.0, original: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0 };
@@ -625,6 +626,7 @@ fn queries_may_grow_with_their_position() {
         beta_slow: 1.0,
         mscale: 1.0,
         mscale_all_dim: 1.0,
+        is_truncated: true,
     });
     let model = |beta: Option<f64>| {
         llama().with_layers(|layer| {

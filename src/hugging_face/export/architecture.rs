@@ -49,7 +49,7 @@ use super::{hugging_face_scaling, query_scalar};
 use crate::hugging_face::config_json::classes::{Class, named, of_type};
 use crate::hugging_face::config_json::{Windows, facts, type_of};
 use crate::model::config::{
-    Activation, Factors, Family, Gelu, LayerConfig, MixtureConfig, ModelConfig, Norm, NormPlacement,
+    Activation, Factors, Family, Gate, Gelu, LayerConfig, MixtureConfig, ModelConfig, Norm, NormPlacement,
     ParallelResidual, QkNorm, Values,
 };
 use crate::ops::rope_scaling::RopeScaling;
@@ -148,6 +148,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         false => lacks_of_experts(name, mixture),
     });
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
+    let is_clamped = model.activation == Activation::Gated(Gate::Clamped);
     let has_own_heads = model.layer.head_dim * model.num_heads != model.hidden_size;
     let checks = [
         (!class.rotates_a_part() && !is_latent && rotates_a_part(model), "partial rotary embedding"),
@@ -170,7 +171,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (model.qk_norm && differs(class, "qk_norm_kind", model), "QK-norm of this kind"),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
         (
-            (is_granite || has_no_qk_norm || matches!(name, "ministral3" | "gemma")) && model.qk_norm,
+            (is_granite || has_no_qk_norm || matches!(name, "ministral3" | "gemma" | "gpt_oss"))
+                && model.qk_norm,
             "QK-norm",
         ),
         (
@@ -221,6 +223,9 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (name == "bloom" && is_wide, "feed-forward network of this width"),
         (!is_gemma && name != "nemotron" && model.zero_centered_norms, "norms that multiply by 1 + w"),
         (name != "gemma2" && model.score_cap.is_some(), "soft cap of attention scores"),
+        (name != "gpt_oss" && is_clamped, "clamped gate"),
+        (name == "gpt_oss" && !is_clamped, "gate but the clamped one"),
+        (name == "gpt_oss" && model.mixture.is_none(), "form without experts"),
         (
             !matches!(name, "gemma2" | "gemma3_text" | "gemma4_text") && model.logit_cap.is_some(),
             "soft cap of logits",
@@ -264,10 +269,14 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "llama" | "granite" | "hyperclovax" | "smollm3" | "arcee" | "nemotron" | "jais2" | "gpt_neox" => {
             [model.qkv_bias, all_of_mlp]
         }
-        "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" => [model.qkv_bias, false],
+        "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" | "gpt_oss" => {
+            [model.qkv_bias, false]
+        }
         "granitemoe" | "granitemoeshared" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
-        "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2" => [model.qkv_bias, false],
+        "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2" => {
+            [model.qkv_bias, false]
+        }
         "helium" => [false, all_of_mlp],
         "ernie4_5" | "starcoder2" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
         _ => [false, false],
@@ -294,6 +303,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "cohere",
         "cohere2",
         "gpt_neox",
+        "gpt_oss",
     ];
     let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
     let has_no_qkv =
@@ -330,12 +340,16 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         (has_v3_router && count(GroupScore::Best), "groups that count by their best expert"),
         ((needs_shared || is_granite) && is_gated, "gate of the shared expert"),
         (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
-        (class == "olmoe" && mixture.shared.is_some(), "shared expert"),
+        (matches!(class, "olmoe" | "gpt_oss") && mixture.shared.is_some(), "shared expert"),
         (
-            (matches!(class, "olmoe" | "hunyuan_v1_moe") || is_granite) && mixture.first_dense_layers > 0,
+            (matches!(class, "olmoe" | "hunyuan_v1_moe" | "gpt_oss") || is_granite)
+                && mixture.first_dense_layers > 0,
             "dense layers",
         ),
-        ((is_granite || class == "hunyuan_v1_moe") && !norm_top_k, "gates that are not made to sum to 1"),
+        (
+            (is_granite || matches!(class, "hunyuan_v1_moe" | "gpt_oss")) && !norm_top_k,
+            "gates that are not made to sum to 1",
+        ),
         (class == "hunyuan_v1_moe" && !is_as_wide, "shared expert but one as wide as the others"),
         (class != "qwen2_moe" && !is_granite && odd_width, "shared expert of this width"),
     ];

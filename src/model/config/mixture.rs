@@ -1,6 +1,6 @@
 //! The resolved configuration of a mixture of experts.
 
-use super::{Activation, Gate, ModelConfig, Norm, NormPlacement, QkNorm};
+use super::{Activation, Family, Gate, ModelConfig, Norm, NormPlacement, QkNorm};
 use crate::ops::permute::{DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots, capacity_slots};
 use crate::ops::route::{RouterConfig, Score};
 use std::ops::Range;
@@ -38,7 +38,8 @@ use std::ops::Range;
 ///   is ignored with a notice.
 /// * V1 drops elements of each expert's output. Here dropout is of their sum.
 ///
-/// An expert has the activation of the model's dense layers: SwiGLU without biases or, in the layers of GPT-2, Bloom
+/// An expert has the activation of the model's dense layers: SwiGLU without biases, in gpt-oss its clamped form with a
+/// bias in all projections and in the router, or, in the layers of GPT-2, Bloom
 /// and PanGu-α, GELU of one projection, with a bias in both projections
 /// ([`grouped_linear_gelu`](crate::tape::Tape::grouped_linear_gelu)). These models use V1 unless V2 is written, and
 /// with V1 the gate of a single choice is 1. PanGu-α's last layer, whose queries are learned, is dense.
@@ -144,13 +145,19 @@ impl ModelConfig {
         mixture.first_dense_layers..end.max(mixture.first_dense_layers)
     }
 
-    /// Whether the first and the second product of an expert have biases: as in dense layers, except that there are
-    /// none if there is a gate.
+    /// Whether the first and the second product of an expert have biases: as in dense layers, except that of experts
+    /// with a gate only those of gpt-oss have some.
     pub(crate) fn expert_biases(&self) -> [bool; 2] {
         match self.activation {
-            Activation::Gated(_) => [false; 2],
+            Activation::Gated(_) => [self.family == Family::GptOss; 2],
             Activation::Gelu(_) => [self.gate_up_bias, self.down_bias],
         }
+    }
+
+    /// Whether the logits of the router have a bias. It has a gradient, and is another thing than the bias of the
+    /// choice.
+    pub(crate) fn router_has_bias(&self) -> bool {
+        self.family == Family::GptOss
     }
 
     /// The activation of the shared expert's gate, that of dense layers where these have one.

@@ -2,7 +2,7 @@
 
 use super::Linear;
 use super::scope::{Scope, StackedRows};
-use super::spec::Role;
+use super::spec::{Role, Stack};
 use crate::model::config::{Activation, MixtureConfig, SharedExpert};
 use crate::model::names::{MixtureNames, Projections, SHARED_GATE};
 
@@ -28,12 +28,14 @@ pub struct DenseFeedForward<P> {
     pub w_down: Linear<P>,
 }
 
-/// E experts of inner width F and their router, with the activation of dense layers; experts with a gate have no
-/// biases. The bias of the choice is not a parameter, since it has no gradient.
+/// E experts of inner width F and their router, with the activation of dense layers; of experts with a gate only those
+/// of gpt-oss have biases. The bias of the choice is not a parameter, since it has no gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture<P> {
     /// (E, D)
     pub router: P,
+    /// (E), in f32: the bias of its logits, if it has one.
+    pub router_bias: Option<P>,
     /// The experts.
     pub experts: Experts<P>,
     /// Copies of the hot experts, in order, if experts are spread over ranks and some are hot. They are not parameters.
@@ -47,7 +49,7 @@ pub struct Mixture<P> {
 pub struct Experts<P> {
     /// Gate and up of each expert in turn: (E·2·stride of F, D). Without a gate only up, (E·F, D).
     pub w_gate_up: P,
-    /// (E, F)
+    /// (E, 2·stride of F); without a gate (E, F)
     pub b_gate_up: Option<P>,
     /// (E·D, F), expert by expert.
     pub w_down: P,
@@ -133,17 +135,26 @@ impl<P> Mixture<P> {
         let (config, inner, experts) = (layer.config, mixture.intermediate_size, mixture.experts());
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let names = MixtureNames::of(config);
-        let each: Vec<String> = match names.is_stacked {
+        let each: Vec<String> = match names.is_stacked || names.is_turned {
             true => vec![names.experts.to_string()],
             false => (0..experts).map(|expert| format!("{}.{expert}", names.experts)).collect(),
         };
         let networks = (each.as_slice(), experts);
-        let [gate_up, down] =
+        let [mut gate_up, mut down] =
             stacked(networks, &names.projections, config.activation, inner, config.hidden_size);
+        if names.is_turned {
+            let is_gated = config.activation.gate().is_some();
+            gate_up = gate_up.stacked(Stack { experts, is_interleaved: is_gated });
+            down = down.stacked(Stack { experts, is_interleaved: false });
+        }
         let router = StackedRows::new([names.router], &[experts]).repeated();
         let width = config.hidden_size;
         let [has_gate_up_bias, has_down_bias] = config.expert_biases();
-        let of_each = |projection: &str| each.iter().map(|name| format!("{name}.{projection}")).collect();
+        // A tensor of all experts is named without a kind.
+        let kind = if names.is_turned { "_bias" } else { "" };
+        let of_each =
+            |projection: &str| each.iter().map(|name| format!("{name}.{projection}{kind}")).collect();
+        let biased = gate_up.stored() / experts;
         Self {
             router: layer.matrix(
                 Role::Router,
@@ -152,16 +163,19 @@ impl<P> Mixture<P> {
                 width,
                 mixture.router_init_std,
             ),
+            router_bias: config
+                .router_has_bias()
+                .then(|| layer.router_bias("feed_forward.router_bias", &router)),
             experts: Experts {
                 w_gate_up: layer.experts(experts, "feed_forward.experts.w_gate_up", &gate_up, width, std),
                 b_gate_up: has_gate_up_bias.then(|| {
                     let up = of_each(names.projections.gate_up[0]);
-                    layer.expert_biases("feed_forward.experts.b_gate_up", up, &gate_up, inner)
+                    layer.expert_biases("feed_forward.experts.b_gate_up", up, &gate_up, [experts, biased])
                 }),
                 w_down: layer.experts(experts, "feed_forward.experts.w_down", &down, inner, residual_std),
                 b_down: has_down_bias.then(|| {
                     let down_names = of_each(names.projections.down);
-                    layer.expert_biases("feed_forward.experts.b_down", down_names, &down, width)
+                    layer.expert_biases("feed_forward.experts.b_down", down_names, &down, [experts, width])
                 }),
             },
             copies: None,

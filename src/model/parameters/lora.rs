@@ -109,6 +109,7 @@ fn a_pieces(low_rank: &LowRank, adapted: &[&Piece]) -> Vec<Piece> {
         heads: None,
         fused: None,
         stacked: None,
+        stack: None,
     };
     adapted.iter().zip(first_rows).map(piece).collect()
 }
@@ -144,6 +145,7 @@ fn b_pieces(adapted: &[&Piece]) -> Vec<Piece> {
             heads: base.heads,
             fused: base.fused,
             stacked: None,
+            stack: None,
         }
     };
     adapted.iter().map(piece).collect()

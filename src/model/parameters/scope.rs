@@ -1,7 +1,9 @@
 //! Declaring parameters: paths, Hugging Face names, pieces and initial values.
 
 use super::share::{Applies, Section, Split};
-use super::{FusedHeads, Init, InterleavedHeads, Linear, NormWeights, Piece, Place, Role, Spec, UpdateRule};
+use super::{
+    FusedHeads, Init, InterleavedHeads, Linear, NormWeights, Piece, Place, Role, Spec, Stack, UpdateRule,
+};
 use crate::element::Element;
 use crate::model::config::{LayerConfig, MixtureConfig, ModelConfig, Norm};
 use crate::model::names::{MixtureNames, Names};
@@ -45,6 +47,10 @@ pub(super) struct StackedRows {
     heads: Option<(InterleavedHeads, usize)>,
     /// The heads of q, k and v, if they are one piece that files order differently.
     fused: Option<FusedHeads>,
+    /// The experts, if they are one piece.
+    stack: Option<Stack>,
+    /// Whether the names of pieces end with their kind, as in `.weight`.
+    has_kind: bool,
 }
 
 impl<'a, P> Scope<'a, P> {
@@ -137,17 +143,33 @@ impl<'a, P> Scope<'a, P> {
         self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces, split)
     }
 
-    /// The biases of all experts, a row of `cols` elements for each of `names`. Ranks divide them like the `rows` of
-    /// the matrices.
-    pub fn expert_biases(&mut self, path: &str, names: Vec<String>, rows: &StackedRows, cols: usize) -> P {
-        let experts = names.len();
+    /// The biases of `experts` experts, a row of `cols` elements for each: under a name each, or one of all. Ranks
+    /// divide them like the `rows` of the matrices.
+    pub fn expert_biases(
+        &mut self,
+        path: &str,
+        names: Vec<String>,
+        rows: &StackedRows,
+        [experts, cols]: [usize; 2],
+    ) -> P {
         let is_divided = rows.split.as_ref().is_some_and(|split| !split.is_of_columns);
         let mut each = StackedRows::new(names, &vec![1; experts]);
+        if let Some(stack) = rows.stack {
+            each = each.stacked(stack);
+        }
         if is_divided {
-            each = each.of_columns(cols, cols);
+            let maps = &rows.maps[..rows.maps.len() / experts];
+            each = each.of_column_ranges(maps);
         }
         let pieces = each.pieces(&self.name, "bias");
         self.declare(Role::ExpertBiases { experts }, path, [experts, cols], Init::Zeros, pieces, each.split)
+    }
+
+    /// The bias of a router's logits, in f32 as they are.
+    pub fn router_bias(&mut self, path: &str, rows: &StackedRows) -> P {
+        let pieces = rows.pieces(&self.name, "bias");
+        let (shape, split) = ([1, rows.stored], rows.split.clone());
+        self.declare_in(Element::F32, Role::Vector, path, shape, Init::Zeros, pieces, split)
     }
 
     /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second, followed by its
@@ -207,8 +229,16 @@ impl<'a, P> Scope<'a, P> {
             heads: None,
             fused: None,
             stacked: None,
+            stack: None,
         };
         self.declare(Role::Constant, path, [1, 1], Init::Ones, vec![piece], None)
+    }
+
+    /// The sinks of `heads` heads, which ranks divide like their queries. Files give them no kind.
+    pub fn sinks(&mut self, path: &str, name: &str, heads: usize) -> P {
+        let rows = StackedRows::new([name], &[heads]).divided(&[heads]).without_kind();
+        let (pieces, init) = (rows.pieces(&self.name, ""), Init::Normal(self.config.init_std));
+        self.declare(Role::Vector, path, [1, heads], init, pieces, rows.split)
     }
 
     fn norm_of(&mut self, path: &str, rows: &StackedRows) -> P {
@@ -234,6 +264,20 @@ impl<'a, P> Scope<'a, P> {
         &mut self,
         role: Role,
         path: &str,
+        shape: [usize; 2],
+        init: Init,
+        pieces: Vec<Piece>,
+        split: Option<Split>,
+    ) -> P {
+        self.declare_in(self.compute(role), role, path, shape, init, pieces, split)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of a spec")]
+    fn declare_in(
+        &mut self,
+        compute: Element,
+        role: Role,
+        path: &str,
         [rows, cols]: [usize; 2],
         init: Init,
         pieces: Vec<Piece>,
@@ -244,7 +288,6 @@ impl<'a, P> Scope<'a, P> {
         let trains = is_lora || (self.config.low_rank.is_none() && role != Role::Constant);
         let (decays, group, rule) = (!role.is_vector(), 0, UpdateRule::Elementwise);
         let stream = self.streams.take(is_lora);
-        let compute = self.compute(role);
         let (share, place, is_copied) = (None, self.place, false);
         let spec = Spec {
             path,
@@ -316,7 +359,12 @@ impl StackedRows {
         assert!(names.len() == places.len(), "{} names for {} pieces", names.len(), places.len());
         let pieces =
             names.into_iter().zip(places).map(|(name, &(first, rows))| (name, first, rows)).collect();
-        Self { pieces, stored, maps, split: None, heads: None, fused: None }
+        Self { pieces, stored, maps, split: None, heads: None, fused: None, stack: None, has_kind: true }
+    }
+
+    /// Number of rows as stored.
+    pub fn stored(&self) -> usize {
+        self.stored
     }
 
     /// These rows, with each map divided among tensor-parallel ranks in the number of units in `units`; 1 if all ranks
@@ -351,6 +399,14 @@ impl StackedRows {
         Self { split: Some(Split { applies: Applies::Always, is_of_columns: true, sections }), ..self }
     }
 
+    /// These rows, of a matrix of whose columns tensor-parallel ranks divide each range, the first and the number, one
+    /// by one.
+    fn of_column_ranges(self, ranges: &[(usize, usize)]) -> Self {
+        let section = |&(first, count): &(usize, usize)| Section { first, count, units: count };
+        let sections = ranges.iter().map(section).collect();
+        Self { split: Some(Split { applies: Applies::Always, is_of_columns: true, sections }), ..self }
+    }
+
     /// These rows, with `heads` in the first `count` pieces.
     pub fn with_heads(self, heads: Option<InterleavedHeads>, count: usize) -> Self {
         Self { heads: heads.map(|heads| (heads, count)), ..self }
@@ -361,15 +417,26 @@ impl StackedRows {
         Self { fused, ..self }
     }
 
+    /// These rows, those of all experts, whose files have one tensor of them, named without a kind.
+    pub fn stacked(self, stack: Stack) -> Self {
+        Self { stack: Some(stack), ..self.without_kind() }
+    }
+
+    /// These rows, whose names in files say all.
+    fn without_kind(self) -> Self {
+        Self { has_kind: false, ..self }
+    }
+
     fn pieces(&self, prefix: &str, kind: &str) -> Vec<Piece> {
         let piece = |(index, (name, first_row, rows)): (usize, &(String, usize, usize))| Piece {
-            name: format!("{prefix}{name}.{kind}"),
+            name: if self.has_kind { format!("{prefix}{name}.{kind}") } else { format!("{prefix}{name}") },
             first_row: *first_row,
             rows: *rows,
             is_transposed: false,
             heads: self.heads.filter(|(_, count)| index < *count).map(|(heads, _)| heads),
             fused: self.fused,
             stacked: None,
+            stack: self.stack,
         };
         self.pieces.iter().enumerate().map(piece).collect()
     }

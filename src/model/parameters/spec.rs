@@ -157,6 +157,18 @@ pub struct Piece {
     pub fused: Option<FusedHeads>,
     /// The number of matrices with as many rows each that it stacks, if files hold it as (matrices, rows, columns).
     pub stacked: Option<usize>,
+    /// The experts in its rows, if files hold all of them as one tensor.
+    pub stack: Option<Stack>,
+}
+
+/// One projection of all experts as one tensor of a file: their matrices (experts, in, out), or their biases (experts,
+/// out).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stack {
+    /// Number of experts.
+    pub experts: usize,
+    /// Whether the outputs are gate and up in turns; arenas hold all of the gate, then all of up.
+    pub is_interleaved: bool,
 }
 
 /// q, k and v in one matrix that files hold group by group, as in Bloom and InternLM2: the query heads that share a key
@@ -202,12 +214,14 @@ impl Spec {
 
     /// Shape of a piece in a file.
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
-        match (self.role, piece.stacked) {
-            (role, _) if role.is_row() => vec![piece.rows],
-            (Role::ExpertBiases { .. }, _) => vec![self.whole_cols()],
+        match (self.role, piece.stack, piece.stacked) {
+            (role, ..) if role.is_row() => vec![piece.rows],
+            (Role::ExpertBiases { .. }, Some(Stack { experts, .. }), _) => vec![experts, self.whole_cols()],
+            (Role::ExpertBiases { .. }, None, _) => vec![self.whole_cols()],
+            (_, Some(Stack { experts, .. }), _) => vec![experts, self.whole_cols(), piece.rows / experts],
             _ if piece.is_transposed => vec![self.whole_cols(), piece.rows],
-            (_, Some(count)) => vec![count, piece.rows / count, self.whole_cols()],
-            (_, None) => vec![piece.rows, self.whole_cols()],
+            (_, None, Some(count)) => vec![count, piece.rows / count, self.whole_cols()],
+            (_, None, None) => vec![piece.rows, self.whole_cols()],
         }
     }
 
@@ -227,9 +241,10 @@ impl Spec {
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, self.whole_cols()),
             Some(heads) => gathered(&values, piece.rows, |row| heads.stored_row(row)),
-            None => match piece.fused {
-                Some(fused) => gathered(&values, piece.rows, |row| fused.stored_row(row)),
-                None => values,
+            None => match (piece.fused, piece.stack) {
+                (Some(fused), _) => gathered(&values, piece.rows, |row| fused.stored_row(row)),
+                (None, Some(stack)) => stack.in_file_order(&values, self.outputs_of(piece, stack)),
+                (None, None) => values,
             },
         }
     }
@@ -239,10 +254,19 @@ impl Spec {
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, piece.rows),
             Some(heads) => gathered(&values, piece.rows, |row| heads.file_row(row)),
-            None => match piece.fused {
-                Some(fused) => gathered(&values, piece.rows, |row| fused.file_row(row)),
-                None => values,
+            None => match (piece.fused, piece.stack) {
+                (Some(fused), _) => gathered(&values, piece.rows, |row| fused.file_row(row)),
+                (None, Some(stack)) => stack.in_row_order(&values, self.outputs_of(piece, stack)),
+                (None, None) => values,
             },
+        }
+    }
+
+    /// The outputs of an expert in the tensor of a `stack`, and the columns of each in the arena: 1 for biases.
+    fn outputs_of(&self, piece: &Piece, stack: Stack) -> [usize; 2] {
+        match self.role {
+            Role::ExpertBiases { .. } => [self.whole_cols(), 1],
+            _ => [piece.rows / stack.experts, self.whole_cols()],
         }
     }
 
@@ -282,7 +306,38 @@ impl Piece {
 
     /// Whether files hold its rows as they are stored.
     pub(crate) fn is_in_order(&self) -> bool {
-        !self.is_transposed && self.heads.is_none() && self.fused.is_none()
+        !self.is_transposed && self.heads.is_none() && self.fused.is_none() && self.stack.is_none()
+    }
+}
+
+impl Stack {
+    /// The place in a file of output `output` of `outputs`, as the arena counts them.
+    fn place(self, output: usize, outputs: usize) -> usize {
+        let half = outputs / 2;
+        if self.is_interleaved { 2 * (output % half) + output / half } else { output }
+    }
+
+    /// The values of whole experts in the order of the arena, (outputs, columns) of each, from that of the file,
+    /// (columns, outputs) of each.
+    pub(crate) fn in_row_order(self, values: &[f32], [outputs, cols]: [usize; 2]) -> Vec<f32> {
+        let of_expert = |values: &[f32], row: usize| -> Vec<f32> {
+            values.iter().skip(self.place(row, outputs)).step_by(outputs).copied().collect()
+        };
+        let experts = values.chunks_exact(outputs * cols);
+        experts.flat_map(|values| (0..outputs).flat_map(move |row| of_expert(values, row))).collect()
+    }
+
+    /// The way back.
+    fn in_file_order(self, values: &[f32], [outputs, cols]: [usize; 2]) -> Vec<f32> {
+        let mut ordered = vec![0.0; values.len()];
+        let size = outputs * cols;
+        for (from, to) in values.chunks_exact(size).zip(ordered.chunks_exact_mut(size)) {
+            for (row, values) in from.chunks_exact(cols).enumerate() {
+                let place = self.place(row, outputs);
+                to.iter_mut().skip(place).step_by(outputs).zip(values).for_each(|(to, value)| *to = *value);
+            }
+        }
+        ordered
     }
 }
 
@@ -357,6 +412,26 @@ fn transposed(values: &[f32], cols: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two experts of two outputs each of gate and up, with three inputs.
+    #[test]
+    fn files_hold_stacked_experts_by_inputs_and_gate_and_up_in_turns() {
+        let stack = Stack { experts: 2, is_interleaved: true };
+        // The arena: rows g0, g1, u0, u1 of both experts; an element is 100 expert + 10 row + input.
+        let at = |expert: usize, row: usize, input: usize| (100 * expert + 10 * row + input) as f32;
+        let rows =
+            |expert: usize| (0..4).flat_map(move |row| (0..3).map(move |input| at(expert, row, input)));
+        let arena: Vec<f32> = (0..2).flat_map(rows).collect();
+        let file = stack.in_file_order(&arena, [4, 3]);
+        // Input 0 of the first expert: g0, u0, g1, u1.
+        assert_eq!(file[..4], [at(0, 0, 0), at(0, 2, 0), at(0, 1, 0), at(0, 3, 0)]);
+        assert_eq!(file[12..16], [at(1, 0, 0), at(1, 2, 0), at(1, 1, 0), at(1, 3, 0)]);
+        assert_eq!(stack.in_row_order(&file, [4, 3]), arena);
+        let whole = Stack { is_interleaved: false, ..stack };
+        assert_eq!(whole.in_file_order(&arena, [4, 3])[..4], [0.0, 10.0, 20.0, 30.0]);
+        // Biases of one expert.
+        assert_eq!(stack.in_row_order(&[0.0, 2.0, 1.0, 3.0], [4, 1]), [0.0, 1.0, 2.0, 3.0]);
+    }
 
     #[test]
     fn files_hold_fused_heads_group_by_group() {

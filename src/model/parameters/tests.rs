@@ -4,8 +4,8 @@ mod published;
 
 use super::{Gpt, Init, Piece, Place, Spec};
 use crate::model::config::{
-    BalanceLosses, Family, LatentAttention, MixtureConfig, ModelConfig, MultiToken, Positions, RouterConfig,
-    Score, SharedExpert, Sizes, TokenDispatch,
+    Activation, BalanceLosses, Family, Gate, LatentAttention, MixtureConfig, ModelConfig, MultiToken,
+    Positions, RouterConfig, Score, SharedExpert, Sizes, TokenDispatch,
 };
 use crate::model::init::initial_row;
 use crate::model::selection_bias;
@@ -140,6 +140,37 @@ fn a_mixture_has_the_names_and_shapes_of_files() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), files.len());
+}
+
+/// Experts of widths that are multiples of 4, each of whose projections is one tensor, and everything biased.
+pub(crate) fn gpt_oss_example() -> ModelConfig {
+    let example = mixture_example();
+    let mixture = example.mixture.clone().map(|mixture| MixtureConfig {
+        intermediate_size: 8,
+        first_dense_layers: 0,
+        shared: None,
+        ..mixture
+    });
+    let (family, activation) = (Family::GptOss, Activation::Gated(Gate::Clamped));
+    let biases = ModelConfig { qkv_bias: true, output_bias: true, multi_token: None, ..example };
+    ModelConfig { family, activation, mixture, ..biases }
+}
+
+#[test]
+fn gpt_oss_has_the_names_and_shapes_of_files() {
+    let files = files(&Gpt::describe(&gpt_oss_example()));
+    let mixture: [(&str, &[usize]); 6] = [
+        ("router.weight", &[3, 8]),
+        ("router.bias", &[3]),
+        ("experts.gate_up_proj", &[3, 8, 16]),
+        ("experts.gate_up_proj_bias", &[3, 16]),
+        ("experts.down_proj", &[3, 8, 8]),
+        ("experts.down_proj_bias", &[3, 8]),
+    ];
+    assert_eq!(below(&files, "model.layers.1.mlp."), mixture);
+    let attention = below(&files, "model.layers.1.self_attn.");
+    assert_eq!(attention.len(), 9);
+    assert!(attention.contains(&("sinks", &[2])));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! several workgroups share the queries of a key, and the gradients of keys and values are left in parts as well.
 
 use super::plan::{Division, Plan, divide, plan, sum_keys, sum_queries};
+use super::sinks::sinks_backward;
 use super::tile::Pass;
 use super::{Attention, AttentionTensors, Params, scale_of};
 use crate::element::Element;
@@ -18,6 +19,9 @@ use crate::record::{Binding, Recorder, State, Tensor};
 /// gradients of keys and values. On GPUs, with many heads and sequences and narrow heads, and unless matrices compute
 /// it, three dispatches: delta; keys and values, with the gradient of the queries in parts; and the sum of the parts.
 /// One more if the gradients of keys and values are in parts.
+///
+/// [Sinks](super::Sinks) change none of these, since lse and delta contain them; their own gradient, if it is asked
+/// for, takes two more dispatches.
 #[track_caller]
 pub fn attention_backward(
     rec: &mut Recorder,
@@ -26,7 +30,7 @@ pub fn attention_backward(
     dqkv: Tensor,
     shape: &Attention,
 ) {
-    let AttentionTensors { qkv, out, lse, documents, .. } = *tensors;
+    let AttentionTensors { qkv, out, lse, documents, sinks, .. } = *tensors;
     shape.assert_masks(documents, qkv);
     let batch = shape.assert_fits(qkv, &[("out", out), ("dout", dout)], lse);
     let fits = (dqkv.rows, dqkv.cols, dqkv.element) == (qkv.rows, qkv.cols, qkv.element);
@@ -46,6 +50,9 @@ pub fn attention_backward(
     match division.parts {
         Some(_) => pass.in_parts(rec, params),
         None => pass.in_two(rec, params),
+    }
+    if let Some(sinks) = sinks {
+        sinks_backward(rec, sinks, qkv.element, lse, delta);
     }
 }
 

@@ -38,6 +38,7 @@ fn rotary_dim(head_dim: usize, share: f64) -> usize {
 /// The types with latent attention.
 pub(crate) const DEEPSEEK_V2: &str = "DeepseekV2Config";
 pub(crate) const DEEPSEEK_V3: &str = "DeepseekV3Config";
+pub(crate) const GPT_OSS: &str = "GptOssConfig";
 
 const OUTER: TableId = TableId::of("model");
 

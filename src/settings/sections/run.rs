@@ -15,11 +15,11 @@ rows! {
         /// Folder in which run folders are made.
         output_dir: PathBuf = Host.default("./output".into()).example("./runs"),
         /// Weights that the run starts from: a safetensors file, the index file of several, or a folder with either.
-        /// They are floats of 16, 32 or 64 bits, or FP8 with block scales. The folder of a run stands for its best
-        /// checkpoint, or else its newest; an adapter stands for its base. A resumed run of adapters looks here for its
-        /// base if the base was moved. If the configuration leaves out a size of the model, the `config.json` there
-        /// supplies every key of the model that is not written, and the `tokenizer.json` there is used by data sets
-        /// that name no tokenizer.
+        /// They are floats of 16, 32 or 64 bits, or FP8 or MXFP4 with block scales. The folder of a run stands for its
+        /// best checkpoint, or else its newest; an adapter stands for its base. A resumed run of adapters looks here
+        /// for its base if the base was moved. If the configuration leaves out a size of the model, the `config.json`
+        /// there supplies every key of the model that is not written, and the `tokenizer.json` there is used by data
+        /// sets that name no tokenizer.
         load_checkpoint: PathBuf = Host.optional().example("./weights"),
         /// Keys of the `config.json` beside `load_checkpoint` that need not agree with what the run computes;
         /// `model_type` exempts all keys.

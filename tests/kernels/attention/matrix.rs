@@ -64,7 +64,7 @@ pub(super) fn unit_of_slopes(row: &Row, qkv: [&[f64]; 3], dout: &[f64]) -> f64 {
 
 /// Heads up to 4 matrices of 8 x 8 wide, whole and in part; blocks and tiles that end within a matrix, with one, and
 /// after many; each mask and all of them; heads that share keys.
-const BY_MATRICES: [Row; 18] = [
+const BY_MATRICES: [Row; 20] = [
     BASE,
     Row { batch: 3, tokens: 1, dims: (4, 4), ..BASE },
     Row { tokens: 5, heads: (3, 1), dims: (12, 4), causal: false, ..BASE },
@@ -83,6 +83,8 @@ const BY_MATRICES: [Row; 18] = [
     Row { batch: 1, tokens: 1000, heads: (1, 1), dims: (16, 16), ..BASE },
     Row { tokens: 130, heads: (4, 2), dims: (12, 20), soft_cap: Some(1.5), ..BASE },
     Row { soft_cap: Some(0.5), alibi: true, ..EVERYTHING },
+    Row { tokens: 130, heads: (6, 2), dims: (8, 12), sinks: true, ..BASE },
+    Row { sinks: true, ..EVERYTHING },
 ];
 
 /// Heads up to 8 matrices of 8 x 8 wide.
@@ -201,9 +203,9 @@ fn attention_by_matrices_with_rising_scores() {
             let [q, k, v] = split_qkv(&qkv.values, &layout);
             let (out, lse) = (case.output(n, layout.out_cols(), element), case.output(n, 1, F32));
             attention(&mut case.rec, &AttentionTensors::new(qkv.tensor, out, lse), &row.shape());
-            let (want, want_lse) = reference::attention(&q, &k, &v, &row.reference(&[], &[]));
+            let (want, want_lse) = reference::attention(&q, &k, &v, &row.reference(&[], &[], None));
             let absolute: Vec<f64> = v.iter().map(|v| v.abs()).collect();
-            let (sizes, _) = reference::attention(&q, &k, &absolute, &row.reference(&[], &[]));
+            let (sizes, _) = reference::attention(&q, &k, &absolute, &row.reference(&[], &[], None));
             let sizes = row.sizes(case, &want, &Terms { sizes, largest: largest(&v) });
             case.expect_terms("out", out, 0..layout.out_cols(), want, row.allowed(), sizes);
             case.expect("lse", lse, want_lse, allowed(F32, row.terms()));

@@ -2,6 +2,7 @@
 
 use super::matrix::unit_of_slopes;
 use super::{Row, Terms, largest};
+use crate::lab::Input;
 use ::reference::attention as reference;
 
 /// dq, dk and dv, what is added up for them, and for each element the sum of the absolute values of all terms behind
@@ -18,10 +19,10 @@ pub(super) fn from_saved(
     [q, k, v]: [&[f64]; 3],
     saved: [&[f64]; 2],
     dout: &[f64],
-    (row, factors): (&Row, &[f64]),
+    (row, factors, sinks): (&Row, &[f64], Option<&Input>),
 ) -> FromSaved {
     let (starts, unit) = (row.starts(), unit_of_slopes(row, [q, k, v], dout));
-    let shape = row.reference(&starts, factors);
+    let shape = row.reference(&starts, factors, sinks);
     let reference::FromSaved { gradients, weighted: [of_q, of_k, of_v], terms } =
         reference::attention_backward_from_saved([q, k, v], saved, dout, &shape);
     let unit = shape.scale * unit;

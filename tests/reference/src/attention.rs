@@ -40,6 +40,8 @@ pub struct Attention<'a> {
     pub factors: Option<&'a [f64]>,
     /// ALiBi: the score of query i and key j loses [`alibi_slope`] · (i - j). Causal attention only.
     pub alibi: bool,
+    /// Sinks (heads): a logit of each head beside the scores in the softmax, without a value; `None`: none.
+    pub sinks: Option<&'a [f64]>,
 }
 
 /// ALiBi's slope of head `head` of `heads` (Press et al. 2022, arXiv:2108.12409, section 3): the h-th of P = 2^i heads,
@@ -59,7 +61,8 @@ pub fn alibi_slope(head: usize, heads: usize) -> f64 {
 /// and v (B·T, kv_heads·value_dim). B is inferred from the length of q.
 ///
 /// For each head: sⱼ = scale·q·kⱼ, or its soft cap, over the visible tokens j, p = softmax(s), out = Σⱼ pⱼ·vⱼ and
-/// lse = log Σⱼ e^sⱼ; with dropout out = Σⱼ mⱼ·pⱼ·vⱼ.
+/// lse = log Σⱼ e^sⱼ; with dropout out = Σⱼ mⱼ·pⱼ·vⱼ. A sink is one more term of the softmax and of lse (Xiao et al.
+/// 2023, arXiv:2309.17453; as OpenAI's gpt-oss has it).
 #[track_caller]
 pub fn attention(q: &[f64], k: &[f64], v: &[f64], shape: &Attention) -> (Vec<f64>, Vec<f64>) {
     let rows = shape.rows(q, k, v);
@@ -114,6 +117,25 @@ pub fn attention_backward(
     (dq, dk, dv)
 }
 
+/// The gradient (heads) of the sinks of [`attention`], given dout (B·T, heads·value_dim).
+///
+/// The share of a head's sink in the softmax of a query is p, and ∂pⱼ/∂sink = −pⱼ·p: −Σ p·Σⱼ pⱼ·dpⱼ over all queries.
+#[track_caller]
+pub fn sinks_backward(q: &[f64], k: &[f64], v: &[f64], dout: &[f64], shape: &Attention) -> Vec<f64> {
+    let sinks = shape.sinks.expect("attention with sinks");
+    let mut dsinks = vec![0.0; shape.heads];
+    for row in 0..shape.rows(q, k, v) {
+        for head in 0..shape.heads {
+            let (p, lse) = shape.probabilities(q, k, row, head);
+            let dout = &dout[shape.output(row, head)];
+            let dp = |j| shape.factor(row, head, j) * dot(dout, &v[shape.value(j, head)]);
+            let delta: f64 = shape.visible(row).zip(&p).map(|(j, p)| p * dp(j)).sum();
+            dsinks[head] -= (sinks[head] - lse).exp() * delta;
+        }
+    }
+    dsinks
+}
+
 impl Attention<'_> {
     /// B·T, after checking all lengths.
     #[track_caller]
@@ -151,15 +173,17 @@ impl Attention<'_> {
         if self.alibi { -alibi_slope(head, self.heads) * (row - j) as f64 } else { 0.0 }
     }
 
-    /// Softmax of the scores of one query over its visible rows, and their log-sum-exp.
+    /// Softmax of the scores of one query over its visible rows, and their log-sum-exp, both with the sink.
     pub(super) fn probabilities(&self, q: &[f64], k: &[f64], row: usize, head: usize) -> (Vec<f64>, f64) {
         let query = &q[self.query(row, head)];
         let score = |j| {
             let product = self.scale * dot(query, &k[self.key(j, head)]);
             soft_capped(product, self.soft_cap) + self.bias(row, head, j)
         };
-        let mut p: Vec<f64> = self.visible(row).map(score).collect();
+        let scores = self.visible(row).map(score);
+        let mut p: Vec<f64> = scores.chain(self.sinks.map(|sinks| sinks[head])).collect();
         let lse = softmax(&mut p);
+        p.truncate(self.visible(row).len());
         (p, lse)
     }
 
@@ -212,6 +236,7 @@ mod tests {
         starts: None,
         factors: None,
         alibi: false,
+        sinks: None,
     };
     /// Documents of 1, 3 and 1 tokens, then of 4 and 1.
     const STARTS: [usize; 10] = [0, 1, 1, 1, 4, 0, 0, 0, 0, 4];
@@ -225,7 +250,8 @@ mod tests {
         }
         factors
     };
-    const CASES: [Attention; 13] = [
+    const SINKS: [f64; 4] = [-0.5, 1.0, 0.25, 3.0];
+    const CASES: [Attention; 15] = [
         CAUSAL,
         Attention { causal: false, ..CAUSAL },
         Attention { heads: 3, kv_heads: 3, head_dim: 7, value_dim: 1, ..CAUSAL },
@@ -239,6 +265,15 @@ mod tests {
         Attention { soft_cap: Some(1.5), ..CAUSAL },
         Attention { soft_cap: Some(0.5), alibi: true, causal: true, factors: Some(&FACTORS), ..CAUSAL },
         Attention { heads: 3, kv_heads: 1, alibi: true, window: Some(2), starts: Some(&STARTS), ..CAUSAL },
+        Attention { sinks: Some(&SINKS), ..CAUSAL },
+        Attention {
+            sinks: Some(&SINKS),
+            soft_cap: Some(1.5),
+            window: Some(2),
+            factors: Some(&FACTORS),
+            starts: Some(&STARTS),
+            ..CAUSAL
+        },
     ];
 
     /// q, k, v and dout of `batch` sequences.
@@ -283,11 +318,31 @@ mod tests {
             starts: None,
             factors: None,
             alibi: false,
+            sinks: None,
         };
         let (out, lse) = attention(&[4.0, 2.0], &[1.0, 3.0], &[10.0, 20.0], &shape);
         let (a, b) = (1.0_f64.exp(), 3.0_f64.exp());
         assert_close("out", &out, &[10.0, (10.0 * a + 20.0 * b) / (a + b)], 1e-15);
         assert_close("lse", &lse, &[2.0, (a + b).ln()], 1e-15);
+    }
+
+    /// A sink takes its share of the weights and gives nothing: of scores 1 and 3 beside a sink of 2.
+    #[test]
+    fn a_sink_by_hand() {
+        let shape = Attention {
+            tokens: 2,
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 1,
+            value_dim: 1,
+            scale: 0.5,
+            sinks: Some(&[2.0]),
+            ..CAUSAL
+        };
+        let (out, lse) = attention(&[4.0, 2.0], &[1.0, 3.0], &[10.0, 20.0], &shape);
+        let (a, b, sink) = (1.0_f64.exp(), 3.0_f64.exp(), 2.0_f64.exp());
+        assert_close("out", &out, &[5.0, (10.0 * a + 20.0 * b) / (a + b + sink)], 1e-15);
+        assert_close("lse", &lse, &[(2.0 * sink).ln(), (a + b + sink).ln()], 1e-15);
     }
 
     /// The slopes that the published code gives for 4 and 6 heads.
@@ -365,6 +420,12 @@ mod tests {
                 assert!(dq.iter().chain(&dk).all(|d| d.abs() < 1e-14));
             }
             assert_gradient("dv", &dv, &v, |v| f(&q, &k, v));
+            if let Some(sinks) = shape.sinks {
+                let dsinks = sinks_backward(&q, &k, &v, &dout, shape);
+                assert_gradient("dsinks", &dsinks, sinks, |sinks| {
+                    dot(&attention(&q, &k, &v, &Attention { sinks: Some(sinks), ..*shape }).0, &dout)
+                });
+            }
         }
     }
 

@@ -13,7 +13,7 @@ pub(super) use feed_forward::FeedForward;
 
 use std::borrow::Cow;
 
-use super::attention::{Attention, attention, attention_backward};
+use super::attention::{Attention, attention, attention_backward, sinks_backward};
 use super::gpt::{Architecture, Shape, Weights, accumulate};
 use super::largest_scores::{by_head, largest_scores};
 use super::layer_norm::{layer_norm, layer_norm_backward};
@@ -24,6 +24,9 @@ use super::rope::{rope, rope_backward};
 use super::variant::{Names, NormBias, Norms, Parallel, QkNorm};
 use super::vector::{add, scaled};
 use latent::Latent;
+
+/// What the sinks of a block are called.
+pub(super) const SINKS: &str = "self_attn.sinks";
 
 /// A block of a model, applied to a batch of N = B·T tokens.
 pub(super) struct Block<'a> {
@@ -187,6 +190,10 @@ impl Block<'_> {
             let eps = self.shape.norm_eps;
             dv = store(rms_norm_backward(&saved.v_projected, &ones, &dv, ones.len(), eps).0);
         }
+        if self.shape.variant.sinks {
+            let dsinks = sinks_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
+            accumulate(grads, &self.path(SINKS), dsinks);
+        }
         let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
         let mut norms_backward = |dq: &[f64], dk: &[f64]| {
             let mut of = |i: usize, x: &[f64], dy| store(self.norm_backward(names.qk_norms[i], x, dy, grads));
@@ -245,7 +252,7 @@ impl Block<'_> {
     }
 
     /// Causal attention within each sequence, with scores scaled by their factor, 1/√head_dim, or as latent attention has it.
-    fn attention(&self) -> Attention<'static> {
+    fn attention(&self) -> Attention<'_> {
         let (latent, layer) = (self.shape.latent, self.shape.layer(self.layer));
         let scale = latent.map_or(1.0 / (layer.head_dim as f64).sqrt(), |latent| latent.scale);
         Attention {
@@ -261,6 +268,7 @@ impl Block<'_> {
             starts: None,
             factors: None,
             alibi: self.shape.variant.alibi,
+            sinks: self.shape.variant.sinks.then(|| &self.weights[&self.path(SINKS)][..]),
         }
     }
 

@@ -3,12 +3,13 @@
 use super::attention::Attention;
 
 /// For each query (B·T, heads) the largest score among the keys that it sees: sⱼ of
-/// [`attention`](super::attention::attention), from its probability and the log-sum-exp.
+/// [`attention`](super::attention::attention), from its probability and the log-sum-exp; the sink if that is larger.
 pub fn largest_scores(q: &[f64], k: &[f64], shape: &Attention) -> Vec<f64> {
     let rows = q.len() / (shape.heads * shape.head_dim);
     let of_query = |row: usize, head: usize| {
         let (p, lse) = shape.probabilities(q, k, row, head);
-        lse + p.into_iter().fold(0.0, f64::max).ln()
+        let largest = lse + p.into_iter().fold(0.0, f64::max).ln();
+        shape.sinks.map_or(largest, |sinks| largest.max(sinks[head]))
     };
     (0..rows)
         .flat_map(|row| (0..shape.heads).map(move |head| (row, head)))
@@ -38,6 +39,7 @@ fn scores_by_hand() {
         starts: None,
         factors: None,
         alibi: false,
+        sinks: None,
     };
     // Queries of two heads in each row; keys 1 and -3.
     let scores = largest_scores(&[2.0, -2.0, 4.0, -4.0], &[1.0, -3.0], &shape);

@@ -38,6 +38,8 @@ pub struct Mixture {
     pub bias_update_rate: f64,
     /// What an expert is; a shared one is gated.
     pub network: Network,
+    /// Router and gated experts have biases, as in gpt-oss.
+    pub has_biases: bool,
     /// F, the width of an expert.
     pub intermediate_size: usize,
     /// Number of leading layers that are dense.
@@ -186,13 +188,22 @@ impl Mixture {
     /// (name, number of elements) of its tensors, named relative to the layer's `mlp.`; `hidden` is D.
     pub fn parameters(&self, hidden: usize) -> Vec<(String, usize)> {
         let mut list = vec![(format!("{ROUTER}.weight"), self.experts * hidden)];
+        if self.has_biases {
+            list.push((format!("{ROUTER}.bias"), self.experts));
+        }
         let gated = |path: &str, inner: usize| {
             experts::NAMES.map(|name| (format!("{path}.{name}.weight"), inner * hidden))
         };
         let inner = self.intermediate_size;
         for path in (0..self.experts).map(|expert| format!("experts.{expert}")) {
             match self.network {
-                Network::Gated(_) => list.extend(gated(&path, inner)),
+                Network::Gated(_) => {
+                    list.extend(gated(&path, inner));
+                    if self.has_biases {
+                        let biases = experts::NAMES.into_iter().zip([inner, inner, hidden]);
+                        list.extend(biases.map(|(name, count)| (format!("{path}.{name}.bias"), count)));
+                    }
+                }
                 Network::Gelu { names: [up, down], .. } => list.extend([
                     (format!("{path}.{up}.weight"), inner * hidden),
                     (format!("{path}.{up}.bias"), inner),

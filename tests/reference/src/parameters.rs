@@ -1,5 +1,6 @@
 //! Names and sizes of the tensors of a model.
 
+use super::block::SINKS;
 use super::gpt::{Architecture, HEAD, Layer, POSITIONS, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
@@ -124,6 +125,9 @@ impl Shape {
                 QkNorm::Heads | QkNorm::RotatedHeads => [head_dim; 2],
             };
             names.qk_norms.iter().zip(widths).for_each(|(norm, width)| add(&format!("{norm}.weight"), width));
+        }
+        if self.variant.sinks {
+            add(SINKS, self.num_heads);
         }
         linear(&mut add, "self_attn.o_proj", [hidden, out], biases.output);
         if self.variant.norms != Norms::Before {

@@ -141,6 +141,7 @@ mod tests {
             beta_slow: 0.1,
             mscale: 1.0,
             mscale_all_dim: 0.0,
+            is_truncated: true,
         };
         let llama3 =
             Scaling::Llama3 { factor: 4.0, original: 16.0, low_freq_factor: 0.5, high_freq_factor: 2.0 };

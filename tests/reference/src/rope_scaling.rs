@@ -23,6 +23,8 @@ pub enum Scaling {
         mscale: f64,
         /// See [`Scaling::magnitude`].
         mscale_all_dim: f64,
+        /// Whether the ramp runs between whole pairs.
+        is_truncated: bool,
     },
     /// By wavelength, as in Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783).
     Llama3 {
@@ -53,11 +55,12 @@ impl Scaling {
             Self::Proportional { share } => {
                 return if i < (share * dim / 2.0).floor() { frequency } else { 0.0 };
             }
-            Self::Yarn { factor, original, beta_fast, beta_slow, .. } => {
+            Self::Yarn { factor, original, beta_fast, beta_slow, is_truncated, .. } => {
                 // The fractional index of the pair that makes `turns` turns over L: L theta^(−2i / d) = 2π turns.
                 let pair = |turns: f64| dim / 2.0 * (original / (TAU * turns)).ln() / theta.ln();
-                let first = pair(beta_fast).floor().max(0.0);
-                let last = pair(beta_slow).ceil().min(dim - 1.0);
+                let (first, last) = (pair(beta_fast), pair(beta_slow));
+                let (first, last) = if is_truncated { (first.floor(), last.ceil()) } else { (first, last) };
+                let (first, last) = (first.max(0.0), last.min(dim - 1.0));
                 assert!(
                     first < last,
                     "the ramp of YaRN should have a positive width, but runs from {first} to {last}."
@@ -106,6 +109,7 @@ mod tests {
             beta_slow: 1.0,
             mscale: 1.0,
             mscale_all_dim: 0.0,
+            is_truncated: true,
         };
         assert_close("yarn", &frequencies(yarn), &[1.0, 0.075, 0.005, 0.00025], 1e-15);
         assert_close("magnitude", &[yarn.magnitude()], &[1.138629436111989], 1e-15);

@@ -58,9 +58,8 @@ impl Storage {
         if self == Self::Exact {
             return Cow::Borrowed(weights);
         }
-        let is_exact = |name: &str| {
-            name.ends_with(".mlp.gate.weight") || name.ends_with(".mlp.shared_expert_gate.weight")
-        };
+        const EXACT: [&str; 3] = [".mlp.gate.weight", ".mlp.gate.bias", ".mlp.shared_expert_gate.weight"];
+        let is_exact = |name: &str| EXACT.iter().any(|end| name.ends_with(end));
         let copy = |(name, values): (&String, &Vec<f64>)| {
             let values = if is_exact(name) { values.clone() } else { self.store(values.clone()) };
             (name.clone(), values)

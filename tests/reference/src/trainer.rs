@@ -104,9 +104,10 @@ pub struct StepResult {
 }
 
 /// The usual rule for weight decay: matrices decay, embedding and output projection included; norms (`ln_1`,
-/// `ln_2`, `ln_f` in GPT-2) and biases do not.
+/// `ln_2`, `ln_f` in GPT-2), biases and sinks do not.
 pub fn decays(name: &str) -> bool {
-    !name.contains("norm") && !name.contains(".ln_") && !name.ends_with(".bias")
+    let is_vector = [".bias", ".sinks"].iter().any(|end| name.ends_with(end));
+    !is_vector && !name.contains("norm") && !name.contains(".ln_")
 }
 
 /// Whether Muon optimizes the tensor: projection matrices only. Excluded are the tables, which are looked up by token,

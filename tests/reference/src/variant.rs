@@ -40,6 +40,8 @@ pub struct Variant {
     pub score_cap: Option<f64>,
     /// Soft cap of the logits.
     pub logit_cap: Option<f64>,
+    /// Each head has a sink, a learned logit beside the scores, as in gpt-oss.
+    pub sinks: bool,
 }
 
 /// How queries and keys are normalised.
@@ -134,6 +136,7 @@ impl Variant {
         head_epsilon: None,
         score_cap: None,
         logit_cap: None,
+        sinks: false,
     };
 }
 

@@ -49,6 +49,11 @@ pub fn capacity() -> Setup {
     small(Setup::experts("capacity", routing, ""))
 }
 
+/// With sinks, and router and experts that have biases.
+pub fn gpt_oss() -> Setup {
+    small(Setup::gpt_oss("gpt-oss", "")).with(&["--moe_config.moe_intermediate_size=40"])
+}
+
 /// With micro-batches of one window.
 pub fn small(setup: Setup) -> Setup {
     setup.with(&["--runner_config.batch_size=1"])
@@ -104,6 +109,7 @@ fn experts_on_every_rank_train_as_on_one_rank() {
 fn spread_experts_train_as_on_one_rank() {
     equals_one(dropless, &[], &in_turns(&[2, 4], &ALL), IN_F32);
     equals_one(dropless, RECOMPUTED, &in_turns(&[2, 4], &[DATA, ZERO_1, ZERO_2]), IN_F32);
+    equals_one(gpt_oss, &[], &pairs(2, &[ZERO_2]), IN_F32);
 }
 
 #[test]

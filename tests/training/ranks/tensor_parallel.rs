@@ -3,7 +3,7 @@
 //!
 //! Models whose keys have a bias train by SGD.
 
-use super::against_one::{BF16, ROUNDED, SGD, dense, dropless, layers, small};
+use super::against_one::{BF16, ROUNDED, SGD, dense, dropless, gpt_oss, layers, small};
 use super::layouts::{SEQUENCE, TENSOR};
 use super::spread::{DATA, OPTIMIZER, Spread, TOKENS, VOCABULARY, WEIGHTS, ZERO_1, ZERO_2};
 use super::trial::{Model, PARTS_IN_BF16, PLAIN, ROUNDED_PARTS, Variation, on_one, train_as_one};
@@ -68,6 +68,12 @@ fn parallel_residuals() {
 fn mixtures() {
     let spreads = [TENSOR, SEQUENCE, Spread { data: 2, expert: 2, ..TENSOR }];
     train_as_one(dropless, &spreads, &Variation { keys: &[WIDTH], ..OF_TWO });
+}
+
+/// Sinks are divided as heads are, and the biases of experts as their widths; the router is whole on each rank.
+#[test]
+fn sinks_and_biases_of_experts() {
+    train_as_one(gpt_oss, &[TENSOR, SEQUENCE], &OF_TWO);
 }
 
 #[test]

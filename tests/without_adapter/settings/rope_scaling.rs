@@ -34,6 +34,7 @@ fn every_method_is_read() {
         beta_slow: 1.0,
         mscale: 0.7,
         mscale_all_dim: 0.5,
+        is_truncated: true,
     };
     let six = "factor: 16, original_max_position_embeddings: 4096, beta_slow: 1, beta_fast: 32, mscale: 0.7, \
                mscale_all_dim: 0.5";

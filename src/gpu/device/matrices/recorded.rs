@@ -12,7 +12,9 @@ use super::super::prepare::Guard;
 use crate::element::Element::{self, F32};
 use crate::error::{Error, Result};
 use crate::kernels::{Capabilities, Condition, Kernel, Tier, Units};
-use crate::ops::attention::{Attention, AttentionTensors, DocumentBounds, attention, attention_backward};
+use crate::ops::attention::{
+    Attention, AttentionTensors, DocumentBounds, Sinks, attention, attention_backward,
+};
 use crate::ops::dropout::{Dropout, DropoutState};
 use crate::ops::gelu::Gelu;
 use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
@@ -268,7 +270,11 @@ impl Trial {
             _ if self.has(Condition::Relu) => Gelu::Relu,
             _ => Gelu::Tanh,
         };
-        let gate = if self.has(Condition::GeluGate) { Gate::Gelu(gelu) } else { Gate::Silu };
+        let gate = match () {
+            _ if self.has(Condition::GeluGate) => Gate::Gelu(gelu),
+            _ if self.has(Condition::ClampedGate) => Gate::Clamped,
+            _ => Gate::Silu,
+        };
         let mut written = Vec::new();
         let activated = if self.has(Condition::Gelu) {
             let value = job.tensor(y.rows, y.cols, element);
@@ -331,6 +337,9 @@ impl Trial {
             lse: job.tensor(tokens, layout.heads, F32),
             documents: bounds,
             logits,
+            sinks: self
+                .has(Condition::Sinks)
+                .then(|| Sinks { logits: self.uniform(job, 1, layout.heads, element), gradient: None }),
         };
         let dout = self.uniform(job, tokens, layout.out_cols(), element);
         let dqkv = job.tensor(tokens, layout.cols(), element);

@@ -169,6 +169,7 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         beta_slow: 2.0,
         mscale: 0.7,
         mscale_all_dim: 0.4,
+        is_truncated: true,
     };
     let llama3 = Llama3 { factor: 8.0, original: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0 };
     let scalings = [

@@ -24,6 +24,8 @@ rows! {
         /// Argument of the divisor of cos and sin, see `mscale`; 0 by default. With latent attention the scores are
         /// multiplied by m(`mscale_all_dim`)², too.
         mscale_all_dim: Option<f64> = Numbers.optional().within(FROM_ZERO).of("yarn").example("0.5"),
+        /// Whether the pairs between these two bounds begin and end at whole pairs; True by default, False in gpt-oss.
+        truncate: Option<bool> = Numbers.optional().of("yarn").example("False"),
         /// Pairs whose wavelength is above `original_max_position_embeddings / low_freq_factor` are divided by
         /// `factor`.
         low_freq_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("llama3").example("1.5"),
@@ -60,8 +62,9 @@ words! {
     }
 }
 
-/// The key that no method needs.
+/// The keys that no method needs.
 pub(super) const GROWTH: &str = "llama_4_scaling_beta";
+const TRUNCATE: &str = "truncate";
 
 /// A value that was read has every parameter that its method takes.
 impl Setting for Scaling {
@@ -97,6 +100,7 @@ impl Scaling {
                 beta_fast: given(self.beta_fast),
                 mscale: given(self.mscale),
                 mscale_all_dim: given(self.mscale_all_dim),
+                is_truncated: self.truncate != Some(false),
             }),
             Method::Llama3 => RopeScaling::Llama3(Llama3 {
                 factor,
@@ -163,7 +167,9 @@ fn require_all(reader: &Reader<'_>, key: &str, parameters: Scaling, word: &str) 
 /// The keys that `method` needs.
 pub(crate) fn keys_of(method: Method) -> Vec<&'static str> {
     let table = Scaling::table();
-    let rows = table.rows.iter().filter(|row| row.types.contains(&method.word()) && row.key != GROWTH);
+    let is_needed =
+        |row: &&RowText| row.types.contains(&method.word()) && ![GROWTH, TRUNCATE].contains(&row.key);
+    let rows = table.rows.iter().filter(is_needed);
     rows.map(|row| row.key).collect()
 }
 

@@ -129,9 +129,11 @@ rows! {
         /// times D, and Llama's two thirds of 4 D, times `ffn_dim_multiplier` + 0.01 where that is written, rounded up
         /// to a multiple of `multiple_of`.
         layer.intermediate_size "intermediate_size": usize = Shape.derived().within(SIZE).example("172"),
-        /// Activation of the feed-forward layer, in Llama's types of its gate: `silu` makes SwiGLU, GELU GeGLU. GPT-2's is
-        /// GELU: `gelu_new` and, with a notice, `gelu` are its published form, the tanh approximation; `gelu_exact` is
-        /// x Φ(x), and `fast_gelu`, PanGu-α's default, x sigmoid(1.702 x). Without a gate, also `relu`, and `relu2`, its square.
+        /// Activation of the feed-forward layer, in Llama's types of its gate: `silu` makes SwiGLU, GELU GeGLU,
+        /// `swigluoai` the clamped form of gpt-oss, min(g, 7) sigmoid(1.702 min(g, 7)) (u + 1) with u between -7 and 7.
+        /// GPT-2's is GELU: `gelu_new` and, with a notice, `gelu` are its published form, the tanh approximation;
+        /// `gelu_exact` is x Φ(x), and `fast_gelu`, PanGu-α's default, x sigmoid(1.702 x). Without a gate, also `relu`, and
+        /// `relu2`, its square.
         activation "hidden_act": Activation = Shape.derived().read_by(activation).example("gelu_exact"),
         /// Tokens in a window (T).
         seq_length: usize = Shape.required().within(SIZE),
@@ -240,6 +242,7 @@ impl Words for Activation {
         ("silu", Self::Gated(Gate::Silu)),
         ("swiglu", Self::Gated(Gate::Silu)),
         ("fusedswiglu", Self::Gated(Gate::Silu)),
+        ("swigluoai", Self::Gated(Gate::Clamped)),
         ("gelu_new", Self::Gelu(Gelu::Tanh)),
         ("gelu_tanh", Self::Gelu(Gelu::Tanh)),
         ("gelu_pytorch_tanh", Self::Gelu(Gelu::Tanh)),

@@ -9,8 +9,10 @@
 //! `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a
 //! line in `tests/transformers/compare.py`.
 
-use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT2, LLAMA, Model};
-use crate::model::config::{Activation, Family, Gelu, ModelConfig, Norm, NormPlacement, Positions, Sizes};
+use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS, GPT2, LLAMA, Model};
+use crate::model::config::{
+    Activation, Family, Gate, Gelu, ModelConfig, Norm, NormPlacement, Positions, Sizes,
+};
 use crate::settings::engine::*;
 
 /// A type: its defaults, its names of tensors and its documentation.
@@ -43,7 +45,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 21] = [
+const TYPES: [TypeEntry; 22] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -221,6 +223,18 @@ const TYPES: [TypeEntry; 21] = [
         check: |model, reader| check_rotation(model, reader, true),
         family: Family::Cohere,
         fits: |model| is_dense(model) && model.activation.gate().is_some(),
+        ..PLAIN
+    },
+    TypeEntry {
+        word: GPT_OSS,
+        about: "gpt-oss (OpenAI, 2025): a Llama with a bias in all projections of attention, a learned logit of each \
+                head in the softmax of attention (a sink), and experts behind the clamped form of SwiGLU with biases, \
+                as the router has one. Widths of experts are multiples of 4.",
+        defaults: |config| {
+            (config.qkv_bias, config.output_bias) = (true, true);
+            config.activation = Activation::Gated(Gate::Clamped);
+        },
+        family: Family::GptOss,
         ..PLAIN
     },
 ];

@@ -3,7 +3,7 @@
 use super::rows::{Moe, RoutingPolicy};
 use super::{balance, routing};
 use crate::settings::engine::*;
-use crate::settings::sections::model::{self, GPT2, Model};
+use crate::settings::sections::model::{self, GPT_OSS, GPT2, Model};
 
 /// `capacity_factor` where none is written.
 const CAPACITY_FACTOR: f64 = 1.1;
@@ -128,6 +128,12 @@ fn fill_widths(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     }
     moe.moe_intermediate_size =
         moe.moe_intermediate_size.or(Some(model.config.layer.intermediate_size).filter(|size| *size > 0));
+    let width = moe.moe_intermediate_size.unwrap_or(0);
+    if model.kind.is(GPT_OSS) && !width.is_multiple_of(4) {
+        let message = format!("of experts of this type is a multiple of 4, and {width} is none");
+        let key = if reader.has(keys[0]) { keys[0] } else { "intermediate_size" };
+        reader.fault(key, message);
+    }
     let given = moe.moe_shared_expert_intermediate_size.filter(|size| *size > 0);
     let product = match moe.shared_expert_num {
         0 => None,

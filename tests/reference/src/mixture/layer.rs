@@ -97,8 +97,11 @@ impl Layer<'_> {
         add_scaled(&mut dlogits, 1.0, &balance::z_backward(mixture, &visit.choices, seed));
         let (router, w) = self.weight(ROUTER);
         let tokens = x.len() / self.width();
-        let (dx_router, dw, _) = linear_backward(x, w, &dlogits, tokens, mixture.experts, self.width());
+        let (dx_router, dw, dbias) = linear_backward(x, w, &dlogits, tokens, mixture.experts, self.width());
         accumulate(grads, &router, dw);
+        if mixture.has_biases {
+            accumulate(grads, &self.router_bias(), dbias);
+        }
         add(&dx, &self.storage.store(dx_router))
     }
 
@@ -106,7 +109,12 @@ impl Layer<'_> {
     #[track_caller]
     pub fn logits(&self, x: &[f64]) -> Vec<f64> {
         let tokens = x.len() / self.width();
-        linear(x, self.weight(ROUTER).1, None, tokens, self.mixture.experts, self.width())
+        let bias = self.mixture.has_biases.then(|| &self.weights[&self.router_bias()][..]);
+        linear(x, self.weight(ROUTER).1, bias, tokens, self.mixture.experts, self.width())
+    }
+
+    fn router_bias(&self) -> String {
+        format!("{}.{ROUTER}.bias", self.path)
     }
 
     /// D, the width of the tokens.

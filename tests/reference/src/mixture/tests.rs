@@ -23,6 +23,7 @@ const PLAIN: Mixture = Mixture {
     bias_update_rate: 0.0,
     intermediate_size: 5,
     network: Network::Gated(Gate::Silu),
+    has_biases: false,
     first_dense_layers: 0,
     shared: None,
     losses: Losses { expert: 0.0, sequence: 0.0, z: 0.0 },

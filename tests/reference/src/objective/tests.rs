@@ -26,6 +26,7 @@ const MIXTURE: Mixture = Mixture {
     bias_update_rate: 0.0,
     intermediate_size: 3,
     network: Network::Gated(Gate::Silu),
+    has_biases: false,
     first_dense_layers: 0,
     shared: None,
     losses: Losses { expert: 0.5, sequence: 0.3, z: 0.2 },
@@ -101,6 +102,11 @@ fn every_gradient_is_the_finite_difference() {
         Shape { mixture: Some(deep_seek), multi_token: Some(AHEAD), factors: FACTORS, ..SHAPE },
         Shape {
             mixture: Some(Mixture { network: Network::Gated(Gate::Gelu(Gelu::Exact)), ..deep_seek }),
+            ..SHAPE
+        },
+        Shape {
+            mixture: Some(Mixture { network: Network::Gated(Gate::Clamped), has_biases: true, ..MIXTURE }),
+            variant: Variant { sinks: true, ..Variant::PLAIN },
             ..SHAPE
         },
         Shape { multi_token: Some(MultiToken { depth: 1, ..AHEAD }), num_layers: 0, ..SHAPE },

@@ -214,6 +214,7 @@ const MIXTURE: Mixture = Mixture {
     bias_update_rate: 0.0,
     intermediate_size: 6,
     network: Network::Gated(Gate::Silu),
+    has_biases: false,
     first_dense_layers: 0,
     shared: Some(Shared { intermediate_size: 4, is_gated: true }),
     losses: Losses { expert: 0.0, sequence: 0.0, z: 0.0 },
