@@ -525,6 +525,7 @@ fn olmo_3_rotates_otherwise_in_windows() {
         beta_slow: 1.0,
         mscale: 1.0,
         mscale_all_dim: 0.0,
+        is_truncated: true,
     };
     let model = |base: f64, scaling: RopeScaling| {
         let all = olmo.clone().with_layers(|layer| (layer.rope_theta, layer.rope_scaling) = (base, scaling));
