@@ -75,7 +75,8 @@ pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: 
     let width = rotating_width(facts).unwrap_or(0.0);
     let is_same = |layer: &LayerConfig| {
         let kind = if model.published_window(layer).is_some() { SLIDING } else { FULL };
-        let width = number(facts, "global_head_dim").filter(|_| kind == FULL).unwrap_or(width);
+        // Another width of these layers is a difference of its own.
+        let width = if model.has_own_heads() && kind == FULL { layer.head_dim as f64 } else { width };
         let is_as = |ours| rotary::is_same_rotation(reading, kind, model.max_positions, &ours, width);
         model.rotary(layer).is_none_or(is_as)
     };

@@ -197,6 +197,10 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "layers without a factor, or a norm of values",
         ),
         (is_gemma4 && !ends_without_window(model), "sliding window of the last layer"),
+        (
+            is_gemma4 && has_other_kv_heads(model),
+            "other number of key and value heads where values are no keys",
+        ),
         (!is_gemma4 && model.has_own_heads(), "heads of other kinds in some layers"),
         (
             (is_gemma || is_gemma4) && !has_factors_of_gemma(name, model),
@@ -395,6 +399,14 @@ fn rotates_a_part(model: &ModelConfig) -> bool {
 /// Whether values are normalised, in all layers.
 fn norms_values(model: &ModelConfig) -> bool {
     model.layer_kinds().all(|(layer, _)| layer.values != Values::Plain)
+}
+
+/// Whether layers whose values are not their keys have another number of key and value heads.
+fn has_other_kv_heads(model: &ModelConfig) -> bool {
+    let is_other = |layer: &LayerConfig| {
+        layer.values != Values::OfKeys && layer.num_kv_heads != model.layer.num_kv_heads
+    };
+    model.layer_kinds().any(|(layer, _)| is_other(layer))
 }
 
 fn ends_without_window(model: &ModelConfig) -> bool {

@@ -116,11 +116,14 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         has_layer_scalars: true,
         ..attention(false, false, true)
     };
-    for values in [Values::Normalised, Values::OfKeys] {
+    for (values, kv_heads) in [(Values::Normalised, 2), (Values::Normalised, 1), (Values::OfKeys, 1)] {
         models.push(gemma4.clone().with_each_layer(|number, layer| {
             layer.values = Values::Normalised;
             match number {
-                2 => (layer.head_dim, layer.rotary_dim, layer.num_kv_heads, layer.values) = (8, 8, 1, values),
+                2 => {
+                    (layer.head_dim, layer.rotary_dim) = (8, 8);
+                    (layer.num_kv_heads, layer.values) = (kv_heads, values);
+                }
                 _ => layer.sliding_window = Some(3),
             }
         }));
