@@ -173,7 +173,7 @@ fn elementwise(c: &mut Criterion) {
     row(c, &gpu, "layer_norm backward of weight and bias", |row| {
         let saved = layer_norm_saved(row);
         let (dy, dw, db) = (row.tensor(N, D, F32), row.tensor(1, D, F32), row.tensor(1, D, F32));
-        layer_norm::layer_norm_backward_weight(&mut row.rec, &saved, dy, dw, db);
+        layer_norm::layer_norm_backward_weight(&mut row.rec, &saved, dy, dw, Some(db));
         bytes(2.0, D)
     });
     for (name, kind) in [

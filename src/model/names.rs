@@ -201,11 +201,15 @@ impl Names {
     }
 
     /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, or of HyperCLOVA X where
-    /// norms multiply by w, and with norms of rotated heads those of Hunyuan. Without gates they are those of Nemotron,
-    /// Arcee and Jais 2, or with GELU and LayerNorm that multiplies by w those of StarCoder 2.
+    /// norms multiply by w and layers have no factor, and with norms of rotated heads those of Hunyuan. Without gates they
+    /// are those of Nemotron, Arcee and Jais 2, or with GELU and LayerNorm that multiplies by w those of StarCoder 2.
     pub fn of_model(config: &ModelConfig) -> &'static Self {
         match (config.family, config.norm_placement, config.qk_norm_kind) {
-            (Family::Llama, NormPlacement::Both, _) if config.zero_centered_norms => &GEMMA,
+            (Family::Llama, NormPlacement::Both, _)
+                if config.zero_centered_norms || config.has_layer_scalars =>
+            {
+                &GEMMA
+            }
             (Family::Llama, NormPlacement::Both, _) => &HYPER_CLOVA,
             (Family::Llama, _, QkNorm::RotatedHeads) => &HUNYUAN,
             (Family::Llama, ..) if config.activation.gate().is_none() => {

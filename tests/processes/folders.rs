@@ -2,7 +2,7 @@
 //! losses `tests/transformers/folders.py` wrote.
 
 use crate::launch::{gristmill, run};
-use crate::runs::{FolderRun, Setup, metrics};
+use crate::runs::{FolderRun, Setup, in_turn, metrics};
 use gristmill::device::list_adapters;
 use pollster::block_on;
 use serde_json::{Value, json};
@@ -39,6 +39,8 @@ const FAMILIES: [&str; 28] = [
     "gpt_oss",
     "gpt2",
 ];
+/// Without GRISTMILL_LONG a family is evaluated on one of these and trained on the other.
+const TIERS: [&str; 2] = ["software", "portable"];
 const TEXT: &str = "tests/data/mill.txt";
 /// Bytes of a window, and windows of a step.
 const WINDOW: usize = 48;
@@ -65,10 +67,10 @@ fn assert_near(what: &str, got: f64, want: f64, allowed: f64) {
 #[test]
 fn the_loss_of_a_text_is_that_of_transformers() {
     let bytes = fs::read(TEXT).expect("a file").len() as f64;
-    for family in FAMILIES {
+    for (number, family) in FAMILIES.into_iter().enumerate() {
         let want = losses(family)["evaluation"].as_f64().expect("a loss");
-        for tier in ["--tier=software", "--tier=portable"] {
-            let got = eval(&folder(family), Path::new(TEXT), &[tier]);
+        for tier in in_turn(number, &TIERS) {
+            let got = eval(&folder(family), Path::new(TEXT), &[&format!("--tier={tier}")]);
             let number = |key: &str| got[key].as_f64().unwrap_or_else(|| panic!("{key} in {got}"));
             assert_near(family, number("loss"), want, 1e-6);
             assert_near(family, number("perplexity"), want.exp(), 1e-5);
@@ -83,10 +85,11 @@ fn training_goes_as_in_torch() {
     let home = tempfile::tempdir().expect("a folder");
     let text = home.path().join("text");
     fs::write(&text, &fs::read(TEXT).expect("a file")[..=WINDOW * BATCH]).expect("a file");
-    for family in FAMILIES {
+    let on = |(number, family)| in_turn(number + 1, &TIERS).iter().map(move |tier| (family, tier));
+    for (family, tier) in FAMILIES.into_iter().enumerate().flat_map(on) {
         let file = home.path().join("run.yaml");
         let config = json!({
-            "output_dir": home.path(), "run_name": family, "load_checkpoint": folder(family),
+            "output_dir": home.path(), "run_name": format!("{family}_{tier}"), "load_checkpoint": folder(family),
             "train_dataset": {"data_loader": {"type": "TextDataLoader", "dataset_files": [&text]}},
             "runner_config": {"epochs": 5, "batch_size": BATCH},
             "optimizer": {"type": "AdamW", "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.0},
@@ -94,11 +97,11 @@ fn training_goes_as_in_torch() {
             "runner_wrapper": {"use_clip_grad": false},
         });
         fs::write(&file, config.to_string()).expect("a file");
-        let ended = run(gristmill(["train"]).arg(&file)).succeeded();
+        let ended = run(gristmill(["train"]).arg(&file).arg(format!("--tier={tier}"))).succeeded();
         let loaded = ended.stderr.lines().find(|line| line.starts_with("loaded: "));
         let end = format!(" parameters in float32 from tests/data/folders/{family}, ");
         assert!(loaded.is_some_and(|line| line.contains(&end)), "{}", ended.stderr);
-        let got = metrics(&home.path().join(family));
+        let got = metrics(&home.path().join(format!("{family}_{tier}")));
         let want = losses(family)["training"].clone();
         let want = want.as_array().expect("losses");
         assert_eq!(got.len(), want.len());

@@ -171,7 +171,8 @@ impl Shape {
             (Naming::Glm, _) => &GLM,
             (Naming::Pangu, _) => &PANGU,
             (_, Architecture::Llama) if self.variant.norms == Norms::Both => {
-                if self.variant.zero_centered_norms { &GEMMA2 } else { &HYPER_CLOVA }
+                let is_gemma = self.variant.zero_centered_norms || self.variant.layer_scalars;
+                if is_gemma { &GEMMA2 } else { &HYPER_CLOVA }
             }
             (_, Architecture::Llama) if self.variant.qk_norm == QkNorm::RotatedHeads => &HUNYUAN,
             (_, Architecture::Llama) if self.variant.ungated.is_some() => &NEMOTRON,

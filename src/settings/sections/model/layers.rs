@@ -94,7 +94,7 @@ fn check_global(model: &Model, reader: &Reader<'_>) {
         let fits = width <= MAX_HEAD_DIM && width.is_multiple_of(4);
         reader.require(
             &["global_head_dim", "rotary_percent"],
-            fits && rotating > 0 && rotating % 2 == 0,
+            fits && rotating > 0 && rotating.is_multiple_of(2),
             message,
         );
     }
