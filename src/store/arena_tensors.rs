@@ -431,7 +431,7 @@ fn stacked_values(
     let (first, end) = (wanted.start / rows, wanted.end.div_ceil(rows).min(stack.experts));
     let mut values = Vec::new();
     for expert in first..end {
-        values.extend(spec.in_row_order(piece, file.row_values(name, expert..expert + 1)?));
+        values.extend(spec.in_row_order(piece, file.part_values(name, expert, stack.experts)?));
     }
     Ok((values.into_iter(), first * rows))
 }

@@ -239,6 +239,16 @@ impl WeightFiles {
         Ok(values)
     }
 
+    /// The values of part number `part` of the tensor `name`, which has `parts` of the same size along its first
+    /// dimension.
+    ///
+    /// # Errors
+    /// Those of [`values`](Self::values).
+    pub fn part_values(&self, name: &str, part: usize, parts: usize) -> Result<Vec<f32>> {
+        let rows = self.floats(name)?.rows / parts;
+        self.row_values(name, part * rows..(part + 1) * rows)
+    }
+
     /// The other towers of the model that this model is inside of, each with its number of tensors; empty if this model
     /// is by itself.
     pub fn towers(&self) -> String {
