@@ -119,6 +119,7 @@ fn kernels() -> BTreeMap<String, Kernel> {
         ([192, 128], Bf16, false),
         ([256; 2], F32, false),
         ([256; 2], Bf16, false),
+        ([512; 2], F32, false),
     ];
     let kernels = |(dims, element, has_parts)| {
         [attention_kernels(dims, element, has_parts), decode_kernels(dims, element)].concat()

@@ -221,17 +221,8 @@ impl<'a, P> Scope<'a, P> {
 
     /// A number that files hold and nothing trains, 1 at first.
     pub fn constant(&mut self, path: &str, name: &str) -> P {
-        let piece = Piece {
-            name: format!("{}{name}", self.name),
-            first_row: 0,
-            rows: 1,
-            is_transposed: false,
-            heads: None,
-            fused: None,
-            stacked: None,
-            stack: None,
-        };
-        self.declare(Role::Constant, path, [1, 1], Init::Ones, vec![piece], None)
+        let pieces = StackedRows::new([name], &[1]).without_kind().pieces(&self.name, "");
+        self.declare(Role::Constant, path, [1, 1], Init::Ones, pieces, None)
     }
 
     /// The sinks of `heads` heads, which ranks divide like their queries. Files give them no kind.
