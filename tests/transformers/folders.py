@@ -1,18 +1,19 @@
 """Makes the small Hugging Face folders of tests/data/folders and what transformers computes with them.
 
-    python tests/transformers/folders.py
+    python tests/transformers/folders.py [NAME ...]
 
 Random models of many families, saved by `save_pretrained`; losses.json has of each the loss of tests/data/mill.txt by windows of WINDOW
 bytes, each after the byte before it and the first after a line feed, in float64, and the losses of five steps of AdamW on the first
 BATCH of them, in float32. tests/processes/folders.rs compares gristmill's with them. Two more have a tokenizer, a chat template and
 weights in bfloat16, one of them in two files: tests/processes/conversations.rs takes them from conversations to merged weights. Needs
-torch and transformers, and runs from the root of the repository.
+torch and transformers, and runs from the root of the repository. Without a name all are made again.
 """
 
 import json
 import logging
 import pathlib
 import shutil
+import sys
 
 import tokenizers
 import torch
@@ -102,17 +103,22 @@ def main():
     transformers.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
     shapes.KEYS |= TINY
-    shutil.rmtree(FOLDERS, ignore_errors=True)
-    losses = {}
+    file, names = FOLDERS / "losses.json", sys.argv[1:] or [*FAMILIES, *CONVERSING]
+    losses = json.loads(file.read_text()) if file.exists() else {}
+    for name in names:
+        shutil.rmtree(FOLDERS / name, ignore_errors=True)
     for name, (kind, keys) in FAMILIES.items():
+        if name not in names:
+            continue
         model = shapes.make(kind, keys, FOLDERS / name)
         (FOLDERS / name / "generation_config.json").unlink(missing_ok=True)
         losses[name] = {"evaluation": evaluation(model), "training": shapes.training(model.float(), TEXT[: WINDOW * BATCH + 1], RATE)}
     for name, (kind, keys) in CONVERSING.items():
-        conversing(name, kind, keys)
-    for file in FOLDERS.rglob("*.safetensors"):
-        file.chmod(0o644)
-    (FOLDERS / "losses.json").write_text(json.dumps(losses, indent=1) + "\n")
+        if name in names:
+            conversing(name, kind, keys)
+    for weights in FOLDERS.rglob("*.safetensors"):
+        weights.chmod(0o644)
+    file.write_text(json.dumps({name: losses[name] for name in FAMILIES}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

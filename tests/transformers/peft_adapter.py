@@ -215,8 +215,9 @@ def read_theirs(gristmill, home):
 def main():
     gristmill = pathlib.Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as home:
-        results = [compare(gristmill, name, pathlib.Path(home)) for name in [*CASES, *FOLDERS]]
-        results.append(read_theirs(gristmill, pathlib.Path(home)))
+        results = [compare(gristmill, name, pathlib.Path(home)) for name in sys.argv[2:] or [*CASES, *FOLDERS]]
+        if not sys.argv[2:]:
+            results.append(read_theirs(gristmill, pathlib.Path(home)))
     sys.exit(0 if all(results) else 1)
 
 
