@@ -157,6 +157,15 @@ pub struct Coverage {
     left: usize,
 }
 
+impl Coverage {
+    fn join(&mut self, other: Self) {
+        self.entries.extend(other.entries);
+        for (barrier, is_needed) in other.barriers {
+            *self.barriers.entry(barrier).or_default() |= is_needed;
+        }
+    }
+}
+
 /// A barrier of a kernel.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Barrier {
@@ -170,9 +179,24 @@ pub struct Barrier {
 
 thread_local!(static COVERAGE: RefCell<Option<Coverage>> = const { RefCell::new(None) });
 
-/// Runs tests on the interpreter: of the first cases of each, as many as it says, those whose kernels have an entry
-/// point that no earlier case had, or a barrier that none missed when it was removed.
-pub fn covering(tests: &[(fn(), usize)]) -> Coverage {
+/// Runs lists of tests on the interpreter, a list at a time on each thread: of the first cases of each test, as many as
+/// it says, those whose kernels have an entry point that no earlier case of the list had, or a barrier that none missed
+/// when it was removed.
+pub fn covering(lists: &[&[(fn(), usize)]]) -> Coverage {
+    let (next, all) = (Mutex::new(lists.iter()), Mutex::new(Coverage::default()));
+    let take = || next.lock().expect("no list is taken in a panic").next();
+    let of_thread = || {
+        while let Some(tests) = take() {
+            let own = covering_list(tests);
+            all.lock().expect("nothing is joined in a panic").join(own);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(of_thread))));
+    all.into_inner().expect("nothing was joined in a panic")
+}
+
+fn covering_list(tests: &[(fn(), usize)]) -> Coverage {
     COVERAGE.set(Some(Coverage::default()));
     for (test, cases) in tests {
         COVERAGE.with_borrow_mut(|coverage| coverage.as_mut().expect("set above").left = *cases);
