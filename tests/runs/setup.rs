@@ -130,7 +130,7 @@ model:
              seq_length: 24, init_method_std: 0.1, {} }}
 train_dataset:
   data_loader: {{ type: TextDataLoader, dataset_files: tests/data/mill.txt, shuffle: True }}
-runner_config: {{ epochs: 100, batch_size: 3, gradient_accumulation_steps: 2 }}
+runner_config: {{ epochs: 100, batch_size: 2, gradient_accumulation_steps: 2 }}
 optimizer: {{ type: AdamW, betas: [0.9, 0.95], eps: 1.0e-8, weight_decay: 0.1 }}
 lr_schedule: {{ type: CosineWithWarmUpLR, learning_rate: 3.0e-3, lr_end: 3.0e-4, warmup_steps: 3, total_steps: 40 }}
 runner_wrapper: {{ use_clip_grad: True, max_grad_norm: 1.0, scale_sense: 1024.0 }}

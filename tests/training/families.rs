@@ -104,7 +104,8 @@ fn factors_follow_the_reference() {
     );
     let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1";
     let ahead = format!("{FACTORS}, mtp_depth: 1");
-    let tied = || Setup::new("factors", &tied);
+    // In 16 bits, of fewer rows biases of keys are little but rounding.
+    let tied = || Setup::new("factors", &tied).with(&["--batch_size=3"]);
     follows_the_reference(&tied(), compared_steps());
     follows_the_reference(&tied().with(&["--context.tier=portable"]), 4);
     follows_the_reference(&Setup::new("factors of adapters", &adapted), 4);

@@ -80,7 +80,7 @@ fn freeze_lists_and_adapters_work_together() {
 fn the_attention_of_a_mixture_has_adapters() {
     let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, aux_loss_types: [expert], aux_loss_factors: [0.1]";
     let model = format!("mtp_depth: 1, mtp_loss_factor: 0.3, {}", adapters("target_modules: '.*wq|.*wo'"));
-    let trained = Setup::experts("experts", routing, &model).train(5);
+    let trained = Setup::experts("experts", routing, &model).with(&["--batch_size=3"]).train(5);
     assert_eq!(trained.gradients.len(), 3 * 2 * 2);
     assert!(trained.states[4].loss < trained.states[0].loss);
 }

@@ -92,7 +92,7 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
         |plan: &RunPlan| RankForecast::new(plan, Capabilities::software(), 10, None).expect("a forecast");
     let capped = |cap: &str| {
         let cap = format!("--context.max_device_memory={cap}");
-        forecast(&Setup::new("capped", "").with(&[&cap]).plan())
+        forecast(&Setup::new("capped", "").with(&[&cap, "--batch_size=3"]).plan())
     };
     let line = capped("1MB").over_cap.expect("1 MB is too little").to_string();
     println!("{line}");
@@ -115,7 +115,7 @@ fn a_cap_that_is_too_small_names_the_five_largest_consumers() {
     assert!(sizes.is_sorted_by(|a, b| a >= b) && sizes[4] > 0.0, "{consumers}");
 
     // The cap is exact: the forecast passes, one byte less does not.
-    let mut plan = Setup::new("capped", "").plan();
+    let mut plan = Setup::new("capped", "").with(&["--batch_size=3"]).plan();
     let needed = capped("64MB").forecast.peak_bytes();
     plan.settings.context.max_device_memory = Some(Bytes(needed));
     assert!(forecast(&plan).over_cap.is_none());

@@ -21,7 +21,7 @@ fn evaluated(setup: Setup) -> FolderRun {
     let keys = [
         "--train_dataset.eval_fraction=0.3",
         "--do_eval=True",
-        "--eval_step_interval=3",
+        "--eval_step_interval=2",
         "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 100}]",
     ];
     FolderRun::new(setup.with(&keys))
@@ -68,7 +68,7 @@ fn hot() -> FolderRun {
 }
 
 const HOT: &str = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.1, enable_cold_hot_expert: True, \
-                   hot_expert_num: 1, cold_token_percent: 0.75, update_step: 5";
+                   hot_expert_num: 1, cold_token_percent: 0.75, update_step: 3";
 
 const ROUTING: &str = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, balance_via_topk_bias: True, \
                        topk_bias_update_rate: 0.01, norm_topk_prob: True, use_gating_sigmoid: True";
@@ -103,15 +103,15 @@ fn adapted_hot() -> FolderRun {
     evaluated(Setup::experts("adapted", HOT, adapters).with(&[&load]))
 }
 
-/// Trains three steps as `before` and three more as [`every_third`] of `after`, and compares with six as `before`: bit
-/// for bit if both are the same.
+/// Trains two steps as `before` and two more as [`every_third`] of `after`, and compares with four as `before`: bit for
+/// bit if both are the same.
 fn resumes(new: fn() -> FolderRun, before: Spread, after: &[Spread]) {
     let [want, half] = [new(), new()];
-    before.train(&want, 6);
-    before.train(&half, 3);
+    before.train(&want, 4);
+    before.train(&half, 2);
     for &after in every_third(after) {
         let run = half.copy(new());
-        after.train(&run, 6);
+        after.train(&run, 4);
         let name = format!("{before:?}, then {after:?}");
         match before == after {
             true => run.left().assert_equals(&name, &want.left()),
@@ -265,23 +265,23 @@ fn any_layout(has_experts: bool) -> Vec<Spread> {
     all.filter(|spread| has_experts || spread.expert == 1).collect()
 }
 
-/// Three steps on each layout and three more on every one with `GRISTMILL_LONG`, else on every sixth one and on the
-/// next, as six on one rank.
+/// Two steps on each layout and two more on every one with `GRISTMILL_LONG`, else on every sixth one and on the
+/// next, as four on one rank.
 #[test]
 fn every_layout_resumes_every_other() {
     for (new, has_experts) in [(grouped as fn() -> FolderRun, false), (wide_mixture, true)] {
         let want = new();
-        Spread::ONE.train(&want, 6);
+        Spread::ONE.train(&want, 4);
         let layouts = any_layout(has_experts);
         let (first, stride) = if is_long() { (0, 1) } else { (3 * usize::from(has_experts), 6) };
         for (index, before) in layouts.iter().enumerate().skip(first).step_by(stride) {
             let half = new();
-            before.train(&half, 3);
+            before.train(&half, 2);
             for after in
                 layouts.iter().cycle().skip(index + 1).take(if is_long() { layouts.len() } else { 1 })
             {
                 let run = half.copy(new());
-                after.train(&run, 6);
+                after.train(&run, 4);
                 compare(&format!("{before:?}, then {after:?}"), &run, &want);
             }
         }
