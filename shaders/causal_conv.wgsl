@@ -7,6 +7,9 @@
 //   causal_conv_backward          dx[t] = Σ_j w[j] · dz[t + W - 1 - j]
 //   causal_conv_backward_weight   dw[j] = Σ_t dz[t] · x[t - W + 1 + j], for each block of ROWS tokens in one row of
 //                                 partials (ceil(N / ROWS), W · C) f32, which column_sum reduces
+//   causal_conv_state             the last W - 1 tokens of each of B sequences of which row last_rows[b] is the last:
+//                                 state (B · (W - 1), C), the newest last, zeros before the first token
+//   causal_conv_step              y[b] of one more token x[b] of each, which takes the place of the oldest one in state
 //
 // An invocation computes 4 channels of a token, in the weight pass of a block of tokens; neighbours load the same tokens
 // again, from the cache. Numerics: sums in f32 in a fixed order.
@@ -26,8 +29,9 @@ struct Params {
     x_stride: u32,
     dx_offset: u32,
     dx_stride: u32,
-    starts_offset: u32, // in elements, like ends_offset
+    starts_offset: u32, // in elements, like the next two
     ends_offset: u32,
+    last_offset: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -44,6 +48,11 @@ struct Params {
 
 @group(0) @binding(2) var<storage, read> gradients: array<Packed>; // (N, C): dz
 @group(0) @binding(3) var<storage, read_write> partials: array<vec4<f32>>; // (N / ROWS, W · C)
+
+@group(0) @binding(2) var<storage, read> last_rows: array<u32>; // (B)
+@group(0) @binding(4) var<storage, read_write> state: array<Packed>; // (B · (W - 1), C)
+
+const KEPT: u32 = max(WIDTH, 2u) - 1u; // tokens of a state
 
 struct Place {
     row: u32,
@@ -136,4 +145,38 @@ fn causal_conv_backward_weight(
             partials[(workgroup.y * WIDTH + WIDTH - 1u - back) * params.cols4 + own.column4] = sum;
         }
     }
+}
+
+@compute @workgroup_size(LANES)
+fn causal_conv_state(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let place = place_of(workgroup, lane);
+    if (place.row >= params.rows) {
+        return;
+    }
+    let last = last_rows[params.last_offset + place.row / KEPT];
+    let back = KEPT - 1u - place.row % KEPT;
+    let before = last % params.tokens;
+    let value = load4(x[params.x_offset + (last - min(back, before)) * params.x_stride + place.column4]);
+    state[place.row * params.cols4 + place.column4] = store4(select(vec4<f32>(0.0), value, back <= before));
+}
+
+@compute @workgroup_size(LANES)
+fn causal_conv_step(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let place = place_of(workgroup, lane);
+    if (place.row >= params.rows) {
+        return;
+    }
+    // From the newest token to the oldest, each moves to the place of the one before it.
+    var token = x[params.x_offset + place.row * params.x_stride + place.column4];
+    var sum = load4(w[KEPT * params.cols4 + place.column4]) * load4(token);
+    for (var back = 1u; back <= KEPT; back++) {
+        let at = (place.row * KEPT + KEPT - back) * params.cols4 + place.column4;
+        let older = state[at];
+        state[at] = token;
+        token = older;
+        sum += load4(w[(KEPT - back) * params.cols4 + place.column4]) * load4(older);
+    }
+    @if(!silu) let value = sum;
+    @if(silu) let value = silu(sum);
+    y[place.row * params.cols4 + place.column4] = store4(value);
 }

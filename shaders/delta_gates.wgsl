@@ -1,6 +1,7 @@
 // The gates of the gated delta rule, from their projections and two learned vectors (H):
 //
-//   delta_gates                   log_decay = −e^a_log · softplus(a + bias),   beta = s(b),   s(x) = 1 / (1 + e^-x)
+//   delta_gates                   log_decay = −e^a_log · softplus(a + bias),   beta = s(b),   s(x) = 1 / (1 + e^-x);
+//                                 with `ended` both are zero after row last_rows[b] of sequence b, so states stay
 //   delta_gates_backward          da = −dlog_decay · e^a_log · s(a + bias),   db = dbeta · beta (1 − beta)
 //   delta_gates_backward_weight   da_log = Σ dlog_decay · log_decay and dbias = Σ da over tokens, for each block of ROWS
 //                                 of them one row of partials (ceil(N / ROWS), 2 · 4 h4) f32, which column_sum reduces
@@ -26,6 +27,8 @@ struct Params {
     x_stride: u32,
     dx_offset: u32,
     dx_stride: u32,
+    tokens: u32, // of a sequence
+    last_offset: u32, // in elements
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -33,6 +36,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> a_log: array<Packed>; // (1, H)
 @group(0) @binding(3) var<storage, read> bias: array<Packed>; // (1, H)
 @group(0) @binding(4) var<storage, read_write> gates: array<vec4<f32>>;
+@if(ended) @group(0) @binding(5) var<storage, read> last_rows: array<u32>;
 @group(0) @binding(4) var<storage, read> dgates: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> dx: array<Packed>; // as x
 @group(0) @binding(5) var<storage, read_write> partials: array<vec4<f32>>;
@@ -68,8 +72,15 @@ fn delta_gates(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoc
     if (row >= params.rows) {
         return;
     }
-    let own = gates_at(row, column4);
     let to = row * 2u * params.h4 + column4;
+    @if(ended) {
+        if (row > last_rows[params.last_offset + row / params.tokens]) {
+            gates[to] = vec4<f32>(0.0);
+            gates[to + params.h4] = vec4<f32>(0.0);
+            return;
+        }
+    }
+    let own = gates_at(row, column4);
     gates[to] = keep_inside(-own.pace * softplus(own.x), 4u * column4, params.heads);
     gates[to + params.h4] = keep_inside(own.beta, 4u * column4, params.heads);
 }

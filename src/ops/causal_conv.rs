@@ -33,6 +33,7 @@ crate::params! {
         dx_stride: u32,
         starts_offset: u32,
         ends_offset: u32,
+        last_offset: u32,
     }
 }
 
@@ -59,6 +60,7 @@ impl CausalConv {
             dx_stride: 0,
             starts_offset: offset(|documents| documents.starts),
             ends_offset: offset(|documents| documents.ends),
+            last_offset: 0,
         }
     }
 
@@ -155,6 +157,68 @@ pub fn causal_conv_backward_weight(
         .extend(conv.documents.map(|documents| documents.starts.bind_with_offset("starts", Element::U32)));
     rec.dispatch(conv.kernel(kernel, &w), &bindings, &conv.params(&x, &w), grid);
     fold_partials(rec, partials, dw);
+}
+
+/// Tokens before the next one that a convolution `width` tokens wide takes: those that its state holds in decoding.
+pub const fn kept_tokens(width: u32) -> u32 {
+    width - 1
+}
+
+/// `state` (B · (W - 1), C): the last W - 1 rows of each sequence of x (N, C) up to row number `last_rows` (1, B) u32 of
+/// x, the newest last, and zeros for those before its first token. x may be a range of columns; W is 2 or more.
+#[track_caller]
+pub fn causal_conv_state(rec: &mut Recorder, x: Tensor, last_rows: Tensor, state: Tensor, width: u32) {
+    assert_state(&x, last_rows.cols, &state, width);
+    let tokens = x.rows / last_rows.cols;
+    let count = u64::from(state.rows) * u64::from(state.cols / 4);
+    let (kernel, grid) = per_item("causal_conv", "causal_conv_state", x.element, count);
+    let params = Params {
+        rows: state.rows,
+        tokens,
+        cols4: state.cols / 4,
+        x_offset: x.offset4(),
+        x_stride: x.stride4(),
+        dx_offset: 0,
+        dx_stride: 0,
+        starts_offset: 0,
+        ends_offset: 0,
+        last_offset: 4 * last_rows.offset4(),
+    };
+    let bindings = [
+        x.bind_with_offset("x", x.element),
+        last_rows.bind_with_offset("last_rows", Element::U32),
+        state.bind("state", x.element),
+    ];
+    rec.dispatch(kernel.constant("ROWS", ROWS).constant("WIDTH", width), &bindings, &params, grid);
+}
+
+/// y (B, C) of one more token x (B, C) of each of B sequences, after those in `state` (B · (W - 1), C), which then holds
+/// it, too. x may be a range of columns; documents are not looked at.
+#[track_caller]
+pub fn causal_conv_step(rec: &mut Recorder, x: Tensor, w: Tensor, state: Tensor, y: Tensor, has_silu: bool) {
+    assert_state(&x, x.rows, &state, w.rows);
+    assert!(
+        (y.rows, y.cols, y.stride) == (x.rows, x.cols, x.cols),
+        "y must have the shape of causal_conv's input"
+    );
+    let conv = CausalConv { tokens: 1, documents: None, has_silu };
+    let (kernel, grid) = conv.per_token(&x, &w, "causal_conv_step");
+    let bindings = [
+        x.bind_with_offset("x", x.element),
+        w.bind("w", x.element),
+        y.bind("y", x.element),
+        state.bind("state", x.element),
+    ];
+    rec.dispatch(kernel.condition(Condition::Silu, has_silu), &bindings, &conv.params(&x, &w), grid);
+}
+
+#[track_caller]
+fn assert_state(x: &Tensor, sequences: u32, state: &Tensor, width: u32) {
+    assert!(width > 1, "a convolution of one token has no state");
+    assert!(x.rows.is_multiple_of(sequences), "{} rows are not {sequences} sequences", x.rows);
+    let fits = (state.rows, state.cols, state.element)
+        == (sequences * kept_tokens(width), x.cols, x.element);
+    assert!(fits && state.stride == state.cols, "the state must be {} tokens of each sequence", width - 1);
 }
 
 #[track_caller]

@@ -5,7 +5,7 @@ use super::column_sum::fold_partials;
 use super::gated_delta_rule::gate_cols;
 use super::{per_block, per_item};
 use crate::element::{Element, stride_of};
-use crate::kernels::Kernel;
+use crate::kernels::{Condition, Kernel};
 use crate::record::{Binding, Recorder, Tensor};
 
 /// Tokens that the weight gradients sum in their first launch.
@@ -20,6 +20,8 @@ crate::params! {
         x_stride: u32,
         dx_offset: u32,
         dx_stride: u32,
+        tokens: u32,
+        last_offset: u32,
     }
 }
 
@@ -35,14 +37,20 @@ pub struct GateInputs {
 }
 
 /// `gates` (N, [`gate_cols`]\(H)), f32: log_decay = −e^a_log · softplus(a + bias), and from the middle on beta =
-/// sigmoid(b).
+/// sigmoid(b). With `last_rows` (1, B) u32, the last rows of B sequences, both are zero after them: such tokens leave
+/// states as they are.
 #[track_caller]
-pub fn delta_gates(rec: &mut Recorder, inputs: &GateInputs, gates: Tensor) {
-    let params = inputs.params(gates);
+pub fn delta_gates(rec: &mut Recorder, inputs: &GateInputs, gates: Tensor, last_rows: Option<Tensor>) {
+    let mut params = inputs.params(gates);
+    if let Some(last_rows) = last_rows {
+        assert!(params.rows.is_multiple_of(last_rows.cols), "rows of {} sequences", last_rows.cols);
+        (params.tokens, params.last_offset) = (params.rows / last_rows.cols, 4 * last_rows.offset4());
+    }
     let (kernel, grid) = inputs.per_group("delta_gates", params);
     let mut bindings = inputs.bindings();
     bindings.push(gates.bind("gates", Element::F32));
-    rec.dispatch(kernel, &bindings, &params, grid);
+    bindings.extend(last_rows.map(|rows| rows.bind_with_offset("last_rows", Element::U32)));
+    rec.dispatch(kernel.condition(Condition::Ended, last_rows.is_some()), &bindings, &params, grid);
 }
 
 /// dx, written, as x, from dgates, as the gates.
@@ -97,6 +105,8 @@ impl GateInputs {
             x_stride: x.stride4(),
             dx_offset: 0,
             dx_stride: 0,
+            tokens: 0,
+            last_offset: 0,
         }
     }
 

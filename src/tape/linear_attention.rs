@@ -41,7 +41,7 @@ impl<'p> Tape<'_, 'p> {
         let Tensor { rows, cols, element, .. } = x.tensor;
         let gates = self.rec.tensor("y", rows, cols, Element::F32);
         let inputs = move |x| GateInputs { x, a_log: a_log.weight(), bias: bias.weight() };
-        delta_gates::delta_gates(self.rec, &inputs(x.tensor), gates);
+        delta_gates::delta_gates(self.rec, &inputs(x.tensor), gates, None);
         let saved_x = self.save(x);
         self.result(gates, &[x], Parameter::any_trains([a_log, bias]), move |tape, dgates| {
             let inputs = inputs(tape.saved(saved_x));

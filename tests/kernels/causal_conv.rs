@@ -7,6 +7,7 @@ use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::attention::DocumentBounds;
 use gristmill::ops::causal_conv::{
     CausalConv, causal_conv, causal_conv_backward, causal_conv_backward_weight, causal_conv_slopes,
+    causal_conv_state, causal_conv_step, kept_tokens,
 };
 
 /// The slope of SiLU is at most this.
@@ -118,5 +119,55 @@ pub fn causal_conv_and_its_backward() {
             let name = format!("causal_conv {sequences}x{tokens}x{channels}, {width} wide, {element:?}");
             check(&name, |case| check_shape(case, shape, element));
         }
+    }
+}
+
+/// Prompts of `lasts` + 1 tokens in rows of `tokens`, each followed by two more tokens.
+fn check_steps(case: &mut Case, shape: &Shape, lasts: &[u32], element: Element) {
+    let Shape { tokens, channels, width, has_silu, .. } = *shape;
+    let (sequences, c) = (lasts.len() as u32, channels as usize);
+    let wide = case.input(sequences * tokens, channels + 4, element);
+    let [w, one, two] = [width, sequences, sequences].map(|rows| case.input(rows, channels, element));
+    let rows: Vec<u32> = (0..).zip(lasts).map(|(sequence, last)| sequence * tokens + last).collect();
+    let (x, last_rows) = (wide.tensor.columns(4, channels), case.integers(&rows));
+    let state = case.output(sequences * kept_tokens(width), channels, element);
+    let [of_one, of_two] = [0; 2].map(|_| case.output(sequences, channels, element));
+    causal_conv_state(&mut case.rec, x, last_rows, state, width);
+    causal_conv_step(&mut case.rec, one.tensor, w.tensor, state, of_one, has_silu);
+    causal_conv_step(&mut case.rec, two.tensor, w.tensor, state, of_two, has_silu);
+
+    let weights: Vec<f64> = (0..c).flat_map(|col| w.values.iter().skip(col).step_by(c).copied()).collect();
+    let mut want = [const { Vec::new() }; 2];
+    let mut held = Vec::new();
+    for (sequence, last) in lasts.iter().enumerate() {
+        let first = sequence * tokens as usize;
+        let prompt = wide.values.chunks(c + 4).skip(first).take(*last as usize + 1);
+        let mut text: Vec<f64> = prompt.flat_map(|row| row[4..].to_vec()).collect();
+        for next in [&one, &two] {
+            text.extend(&next.values[sequence * c..(sequence + 1) * c]);
+        }
+        let count = text.len() / c;
+        let formula =
+            reference::CausalConv { tokens: count, channels: c, width: width as usize, starts: None };
+        let z = reference::causal_conv(&text, &weights, &formula);
+        let y = if has_silu { swiglu(&z, &vec![1.0; z.len()]) } else { z };
+        for (want, place) in want.iter_mut().zip([count - 2, count - 1]) {
+            want.extend(&y[place * c..(place + 1) * c]);
+        }
+        let padded = [vec![0.0; (width as usize - 1) * c], text].concat();
+        held.extend_from_slice(&padded[padded.len() - (width as usize - 1) * c..]);
+    }
+    let [want_one, want_two] = want;
+    case.expect("the next token", of_one, want_one, SLOPE * allowed(element, width));
+    case.expect("the token after it", of_two, want_two, SLOPE * allowed(element, width));
+    case.expect("the state", state, held, allowed(F32, 1));
+}
+
+#[test]
+pub fn decoding_continues_a_prompt() {
+    let narrow = Shape { width: 2, has_silu: false, channels: 260, ..PLAIN };
+    for (shape, element) in [(PLAIN, F32), (Shape { channels: 68, ..PLAIN }, F16), (narrow, Bf16)] {
+        let name = format!("decoding after causal_conv {} wide, {element:?}", shape.width);
+        check(&name, |case| check_steps(case, &shape, &[6, 0, 3], element));
     }
 }

@@ -23,7 +23,7 @@ fn check_gates(case: &mut Case, [rows, heads]: [u32; 2], element: Element) {
     let [a_log, bias] = [0; 2].map(|_| case.input(1, heads, element));
     let inputs = GateInputs { x: x.tensor, a_log: a_log.tensor, bias: bias.tensor };
     let gates = case.output(rows, cols, F32);
-    delta_gates(&mut case.rec, &inputs, gates);
+    delta_gates(&mut case.rec, &inputs, gates, None);
     let (dgates, dx) = (case.input(rows, cols, F32), case.output(rows, cols, element));
     let before = [0; 2].map(|_| case.input(1, heads, F32));
     let gradients = [0, 1].map(|i| Some(before[i].tensor));
@@ -56,11 +56,46 @@ fn check_gates(case: &mut Case, [rows, heads]: [u32; 2], element: Element) {
     }
 }
 
+/// Two sequences that end before their last rows.
+fn check_ends(case: &mut Case, [tokens, heads]: [u32; 2], lasts: [u32; 2], element: Element) {
+    let (rows, cols) = (2 * tokens, gate_cols(heads));
+    let x = case.input(rows, cols, element);
+    let [a_log, bias] = [0; 2].map(|_| case.input(1, heads, element));
+    let inputs = GateInputs { x: x.tensor, a_log: a_log.tensor, bias: bias.tensor };
+    let gates = case.output(rows, cols, F32);
+    let last_rows = case.integers(&lasts);
+    delta_gates(&mut case.rec, &inputs, gates, Some(last_rows));
+
+    let half = cols / 2;
+    let [b, a] = [0, half].map(|first| part(&x.values, cols, first, heads));
+    let counts = |index: usize| {
+        let row = index as u32 / heads;
+        f64::from(u8::from(row <= lasts[(row / tokens) as usize]))
+    };
+    let ended = |values: Vec<f64>| -> Vec<f64> {
+        values.into_iter().enumerate().map(|(index, value)| counts(index) * value).collect()
+    };
+    let decays = ended(log_decay(&a, &a_log.values, &bias.values));
+    let beta = ended(b.iter().map(|b| 1.0 / (1.0 + (-b).exp())).collect());
+    let exact = 8.0 * allowed(F32, 1);
+    case.expect_columns("log_decay", gates, 0..heads, decays, exact);
+    case.expect_columns("beta", gates, half..half + heads, beta, exact);
+}
+
 #[test]
 pub fn gates_and_their_backward() {
     for (shape, element) in [([7, 6], F32), ([130, 32], F16), ([66, 3], Bf16), ([65, 1], F32)] {
         let [rows, heads] = shape;
         check(&format!("delta_gates {rows}x{heads}, {element:?}"), |case| check_gates(case, shape, element));
+    }
+}
+
+#[test]
+pub fn gates_after_the_last_token_are_zero() {
+    for (shape, lasts, element) in [([5, 3], [2, 9], F32), ([33, 8], [0, 40], Bf16)] {
+        let [tokens, heads] = shape;
+        let name = format!("delta_gates of 2x{tokens}x{heads} up to {lasts:?}, {element:?}");
+        check(&name, |case| check_ends(case, shape, lasts, element));
     }
 }
 

@@ -55,7 +55,9 @@ const SOME_OF_EVERY_FAMILY: &[&[(fn(), usize)]] = &[
     ],
     &[
         (causal_conv::causal_conv_and_its_backward, 15),
+        (causal_conv::decoding_continues_a_prompt, 3),
         (delta_gates::gates_and_their_backward, 6),
+        (delta_gates::gates_after_the_last_token_are_zero, 1),
         (delta_gates::unit_heads_and_their_backward, 2),
         (linear_attention::gates_after_attention_and_their_backward, 6),
         (gated_delta_rule::gated_delta_rule_and_its_backward, 2),

@@ -93,13 +93,16 @@ pub fn convolutions(capabilities: Capabilities) -> Vec<Dispatch> {
     for element in [F32, Element::F16, Element::Bf16] {
         let [x, y, dx] = [0; 3].map(|_| rec.tensor("x", 6, 12, element));
         let (w, dw) = (rec.tensor("w", 4, 12, element), rec.tensor("dw", 1, 48, F32));
+        let (state, last_rows) = (rec.tensor("state", 18, 12, element), rec.tensor("integers", 1, 2, U32));
         for (documents, has_silu) in [(None, false), (Some(DocumentBounds { starts, ends }), true)] {
             let conv = CausalConv { tokens: 3, documents, has_silu };
             causal_conv::causal_conv(&mut rec, x, w, y, &conv);
             causal_conv::causal_conv_slopes(&mut rec, x, w, y, &conv);
             causal_conv::causal_conv_backward(&mut rec, w, y, dx, has_silu, &conv);
             causal_conv::causal_conv_backward_weight(&mut rec, x, w, y, dw, &conv);
+            causal_conv::causal_conv_step(&mut rec, x, w, state, y, has_silu);
         }
+        causal_conv::causal_conv_state(&mut rec, x, last_rows, state.rows(0, 6), 4);
     }
     rec.finish().dispatches
 }
@@ -134,7 +137,9 @@ pub fn delta_rules(capabilities: Capabilities) -> Vec<Dispatch> {
         let [a_log, bias] = [0; 2].map(|_| rec.tensor("vector", 1, 2, element));
         let [da_log, dbias] = [0; 2].map(|_| Some(rec.tensor("vector", 1, 2, F32)));
         let inputs = GateInputs { x, a_log, bias };
-        delta_gates(&mut rec, &inputs, gates);
+        let last_rows = rec.tensor("integers", 1, 2, U32);
+        delta_gates(&mut rec, &inputs, gates, None);
+        delta_gates(&mut rec, &inputs, gates, Some(last_rows));
         delta_gates_backward(&mut rec, &inputs, dgates, dx);
         delta_gates_backward_weight(&mut rec, &inputs, dgates, [da_log, dbias]);
         let (w, dw) = (rec.tensor("vector", 1, 12, element), rec.tensor("vector", 1, 12, F32));

@@ -54,6 +54,8 @@ conditions! {
     ClampedGate = "clamped_gate",
     /// Weights of attention are dropped.
     Dropout = "dropout",
+    /// Sequences end at rows that a tensor names, and what follows them counts for nothing.
+    Ended = "ended",
     /// GELU by the error function instead of tanh.
     Exact = "exact",
     /// Elements are IEEE half precision.
