@@ -14,6 +14,7 @@ pub mod gpt;
 pub mod groups;
 pub mod init;
 mod latent;
+mod linear;
 mod mixture;
 mod modules;
 mod multi_token;
@@ -23,7 +24,7 @@ pub mod stages;
 
 pub use batch::{AheadTensors, BatchTensors};
 pub use buffers::ModelBuffers;
-pub use context::{ForwardContext, Masks, Mode, Training};
+pub use context::{Cache, ForwardContext, LinearCache, Masks, Mode, Training};
 pub use expert_state::ExpertState;
 pub(crate) use mixture::{widest_expert_tensor, widest_spread_tensor};
 pub use modules::ModuleList;

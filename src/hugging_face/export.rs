@@ -6,7 +6,7 @@
 
 mod architecture;
 
-use super::config_json::classes::{self, Class, FULL, SLIDING};
+use super::config_json::classes::{self, Class, FULL, LINEAR, SLIDING};
 use super::config_json::{ACTIVATIONS, Windows, facts};
 use crate::model::config::{
     Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig, Values,
@@ -171,6 +171,12 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         }),
         "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "cohere" | "cohere2" | "gpt_neox" => {
             own_keys(name, model)
+        }
+        "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
+            let linear = |layer: &LayerConfig| if layer.linear.is_some() { LINEAR } else { FULL };
+            let mut own = entries(own_keys(name, model));
+            own.insert("layer_types".into(), layers.iter().map(|layer| linear(layer)).collect());
+            own.into()
         }
         "hyperclovax" => {
             let mut own = keys_of_class(name, model);

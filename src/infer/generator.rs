@@ -68,7 +68,8 @@ impl Generator<'_> {
     ///
     /// The continuation of prompt i does not depend on the other prompts, except for rounding: alone, with seed + i, it
     /// would be the same. Nor does it depend on earlier calls, again except for rounding, although tokens that a prompt
-    /// shares with the cached tokens of its sequence are not computed again. A sequence that exceeds the model's window
+    /// shares with the cached tokens of its sequence are not computed again; where layers have states, only if all of
+    /// these are the beginning of the prompt. A sequence that exceeds the model's window
     /// keeps the last half of the window as context, and all caches are prefilled again.
     ///
     /// # Errors
@@ -173,6 +174,8 @@ impl Generator<'_> {
     ) -> Result<Vec<(usize, u32)>> {
         let (&GeneratePrograms { step, draw, .. }, batch) = (self.programs, sequences.len());
         let once: &[usize] = if follows { &[step, draw] } else { &[draw] };
+        // Back when the device has come so far: states that are further than these tokens are of no use.
+        let mut cached = std::mem::take(self.cached);
         self.replay(&once.repeat(count as usize)).await?;
         let rows = self.recordings.draws.drawn;
         let bytes = self.reader.tensor(self.gpu, self.buffers, self.prepared, draw, &rows).await?;
@@ -182,12 +185,13 @@ impl Generator<'_> {
             for (number, sequence) in sequences.iter_mut().enumerate() {
                 let token = kept[row * batch + number];
                 if follows {
-                    append(&mut self.cached[number], sequence.newest, self.recordings.window as usize);
+                    self.append(&mut cached[number], sequence.newest);
                 }
                 sequence.newest = token;
                 drawn.push((number, token));
             }
         }
+        *self.cached = cached;
         Ok(drawn)
     }
 
@@ -199,6 +203,10 @@ impl Generator<'_> {
             context.len() - shared.min(context.len() - 1)
         };
         let lacking = contexts.iter().zip(&*self.cached).map(lacks).max().unwrap_or(0);
+        let goes_on = |(context, cached): (&&[u32], &Vec<u32>)| {
+            !cached.is_empty() && cached.len() + lacking == context.len() && context.starts_with(cached)
+        };
+        let can_step = !self.recordings.has_states || contexts.iter().zip(&*self.cached).all(goes_on);
         let longest = contexts.iter().map(|context| context.len()).max().unwrap_or(0);
         let passes = self.programs.prefills.iter().rev();
         let pass = passes.copied().find(|(tokens, _)| *tokens as usize >= longest);
@@ -207,7 +215,7 @@ impl Generator<'_> {
             let remedy = "shorten it, or load the model for longer prompts";
             Error::Plan(format!("a prompt of {longest} tokens, and the model is loaded for {most}; {remedy}"))
         })?;
-        if lacking > (pass.0 as usize / PART_BY_STEPS).max(1) {
+        if !can_step || lacking > (pass.0 as usize / PART_BY_STEPS).max(1) {
             return self.prefill(contexts, pass).await;
         }
         for behind in (0..lacking).rev() {
@@ -247,10 +255,24 @@ impl Generator<'_> {
         let positions: Vec<u32> = places.iter().map(|place| *place as u32).collect();
         self.write(self.recordings.draws.token, &tokens);
         self.write(self.recordings.draws.position, &positions);
-        self.cached.iter_mut().zip(&places).for_each(|(cached, place)| cached.truncate(*place));
+        let mut cached = std::mem::take(self.cached); // also if the step fails
+        cached.iter_mut().zip(&places).for_each(|(cached, place)| cached.truncate(*place));
         self.replay(&[self.programs.step]).await?;
-        self.cached.iter_mut().zip(tokens).for_each(|(cached, token)| cached.push(token));
+        cached.iter_mut().zip(tokens).for_each(|(cached, token)| cached.push(token));
+        *self.cached = cached;
         Ok(())
+    }
+
+    /// Notes that the device has run `token` after those in `cached`. A sequence that is done continues past the window,
+    /// where it overwrites the last token; states then hold more than any context.
+    fn append(&self, cached: &mut Vec<u32>, token: u32) {
+        let window = self.recordings.window as usize;
+        match cached.len() < window {
+            _ if self.recordings.has_states && cached.is_empty() => {}
+            true => cached.push(token),
+            false if self.recordings.has_states => cached.clear(),
+            false => cached.truncate(window - 1),
+        }
     }
 
     async fn replay(&self, programs: &[usize]) -> Result<()> {
@@ -265,16 +287,6 @@ impl Generator<'_> {
         if let BufferId::Persistent(id) = tensor.buffer {
             self.gpu.write(self.buffers, id, tensor.offset, bytemuck::cast_slice(ids));
         }
-    }
-}
-
-/// Notes that the device has run `token` after those in `cached`. A sequence that is done continues past the window,
-/// where it overwrites the last token.
-fn append(cached: &mut Vec<u32>, token: u32, window: usize) {
-    if cached.len() < window {
-        cached.push(token);
-    } else {
-        cached.truncate(window - 1);
     }
 }
 

@@ -6,7 +6,10 @@ use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::model::config::{LayerConfig, ModelConfig};
 use crate::model::parameters::Gpt;
-use crate::model::{BatchTensors, ForwardContext, Mode, ModelBuffers, widest_expert_tensor};
+use crate::model::{
+    BatchTensors, Cache, ForwardContext, LinearCache, Mode, ModelBuffers, widest_expert_tensor,
+};
+use crate::ops::causal_conv::kept_tokens;
 use crate::ops::draw::{DRAWS, DrawTensors, SamplingState, draw};
 use crate::ops::embedding::embedding;
 use crate::ops::l2_norm::unit_rows;
@@ -22,6 +25,8 @@ pub struct GenerateRecordings {
     pub window: u32,
     /// V, the size of the vocabulary.
     pub vocab_size: u32,
+    /// Whether layers have states, which hold all tokens at once and cannot go back to earlier ones.
+    pub has_states: bool,
     /// Room for the tokens of the prompts (1, B·T) u32; the padding after a prompt may be any token.
     pub prompt: Tensor,
     /// The position of each prompt token in its sequence (1, B·T) u32.
@@ -80,23 +85,27 @@ impl GenerateRecordings {
     /// pass.
     pub fn largest_tensor(config: &ModelConfig, sequences: u32, longest: u32) -> u64 {
         let halves = if config.activation.gate().is_some() { 2 } else { 1 };
-        let latent = config.latent.map_or(0, |latent| latent.down_cols(config.num_heads));
         let of_layer = |layer: &LayerConfig| {
             let inner = halves * layer.intermediate_size.next_multiple_of(4);
-            config.head_layout(layer).cols().max(inner as u32)
+            inner.max(config.head_layout(layer).cols() as usize).max(config.projected_cols(layer))
         };
         let widest = config.layer_kinds().map(|(layer, _)| of_layer(layer)).max().unwrap_or(0);
-        let widest = widest.max(latent as u32).max(config.hidden_size as u32);
+        let widest = widest.max(config.hidden_size);
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
         let [tokens, cached] =
             [u64::from(longest), config.seq_length as u64].map(|of| u64::from(sequences) * of);
         let experts = widest_expert_tensor(config, u32::try_from(tokens).unwrap_or(u32::MAX), true);
         let element = config.compute.bytes();
         let experts = experts.map_or(0, |[rows, cols]| element * rows * cols);
-        let cache_cols =
-            (0..config.num_layers).map(|layer| u64::from(config.decode(layer).cache_cols())).max();
-        let cache = (element * cached).saturating_mul(cache_cols.unwrap_or(0));
-        logits.max((element * tokens).saturating_mul(u64::from(widest))).max(experts).max(cache)
+        let cache_of = |layer: usize| match config.layer(layer).linear {
+            None => (element * cached).saturating_mul(u64::from(config.decode(layer).cache_cols())),
+            Some(linear) => {
+                let state = (4 * sequences as u64).saturating_mul(linear.values() as u64);
+                state.saturating_mul(linear.key_dim as u64)
+            }
+        };
+        let cache = (0..config.num_layers).map(cache_of).max().unwrap_or(0);
+        logits.max((element * tokens).saturating_mul(widest as u64)).max(experts).max(cache)
     }
 
     /// The passes of prompts of any length, each half as long as the one before.
@@ -126,11 +135,8 @@ impl GenerateRecordings {
         let last_rows = ids("last rows", sequences);
         let draws = draw_tensors(persistents, sequences, vocab_size);
         let DrawTensors { logits, token, position, .. } = draws;
-        let cache = |layer| {
-            let label = format!("cache of layer {layer}");
-            persistents.tensor(label, sequences * window, config.decode(layer).cache_cols(), config.compute)
-        };
-        let caches: Vec<Tensor> = (0..config.num_layers).map(cache).collect();
+        let caches: Vec<Cache> =
+            (0..config.num_layers).map(|layer| cache(persistents, config, sequences, layer)).collect();
 
         let hidden = |rec: &mut Recorder, config: &ModelConfig, batch, mode| {
             let context =
@@ -142,7 +148,8 @@ impl GenerateRecordings {
             let config = config.with_window(tokens as usize);
             let batch =
                 batch(prompt.columns(0, sequences * tokens), prompt_positions.columns(0, sequences * tokens));
-            let h = hidden(&mut rec, &config, batch, Mode::Prefill(&caches)); // (B·tokens, D)
+            let mode = Mode::Prefill { caches: &caches, last_rows };
+            let h = hidden(&mut rec, &config, batch, mode); // (B·tokens, D)
             let last = rec.tensor("last", sequences, h.cols, h.element);
             embedding(&mut rec, last_rows, &[h], None, last);
             head(&mut rec, gpt, &config, last, logits);
@@ -163,7 +170,37 @@ impl GenerateRecordings {
             rec.try_finish()?
         };
         let programs = GeneratePrograms { prefills, step, draw };
-        Ok(Self { sequences, window, vocab_size, prompt, prompt_positions, last_rows, draws, programs })
+        let has_states = config.has_linear_attention();
+        Ok(Self {
+            sequences,
+            window,
+            vocab_size,
+            has_states,
+            prompt,
+            prompt_positions,
+            last_rows,
+            draws,
+            programs,
+        })
+    }
+}
+
+/// What generation keeps of `sequences` sequences in layer number `layer`.
+fn cache(persistents: &mut Persistents, config: &ModelConfig, sequences: u32, layer: usize) -> Cache {
+    let label = format!("cache of layer {layer}");
+    match config.layer(layer).linear {
+        None => {
+            let rows = sequences * config.seq_length as u32;
+            Cache::Keys(persistents.tensor(label, rows, config.decode(layer).cache_cols(), config.compute))
+        }
+        Some(linear) => {
+            let kept = sequences * kept_tokens(linear.conv_width as u32);
+            let held = sequences * (linear.heads * linear.key_dim) as u32;
+            let conv = persistents.tensor(label, kept, linear.channels() as u32, config.compute);
+            let label = format!("state of layer {layer}");
+            let rule = persistents.tensor(label, held, linear.value_dim as u32, Element::F32);
+            Cache::States(LinearCache { conv, rule })
+        }
     }
 }
 

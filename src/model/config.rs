@@ -3,6 +3,7 @@
 mod factors;
 mod latent;
 mod layer;
+mod linear;
 mod low_rank;
 mod mixture;
 mod operator;
@@ -10,6 +11,7 @@ mod operator;
 pub use factors::Factors;
 pub use latent::LatentAttention;
 pub use layer::{LayerConfig, Rotary};
+pub use linear::LinearAttention;
 pub use low_rank::{FactorInit, LowRank};
 pub use mixture::{
     BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
@@ -85,6 +87,9 @@ pub struct ModelConfig {
     pub gate_up_bias: bool,
     /// Whether the last projection of a feed-forward network has a bias; in experts with a gate it has none.
     pub down_bias: bool,
+    /// Whether each element of attention's output is multiplied by the sigmoid of a gate, projected beside its query (Qiu
+    /// et al., "Gated Attention for Large Language Models", 2025, as in Qwen3-Next).
+    pub attention_gate: bool,
     /// Whether q and k are normalised (RMSNorm).
     pub qk_norm: bool,
     /// How they are.
@@ -198,6 +203,7 @@ impl ModelConfig {
                 rotary_interleaved: false,
                 query_scaling: None,
                 has_query_table: false,
+                linear: None,
             },
             other_layers: Vec::new(),
             factors: Factors::default(),
@@ -213,6 +219,7 @@ impl ModelConfig {
             output_bias: false,
             gate_up_bias: false,
             down_bias: false,
+            attention_gate: false,
             qk_norm: false,
             qk_norm_kind: QkNorm::Heads,
             embedding_norm: false,
@@ -287,6 +294,16 @@ impl ModelConfig {
             head_dim: layer.head_dim as u32,
             value_dim: self.value_dim(layer) as u32,
         }
+    }
+
+    /// Columns of the product that attention in `layer` starts with.
+    pub(crate) fn projected_cols(&self, layer: &LayerConfig) -> usize {
+        if let Some(linear) = layer.linear {
+            return linear.parts().iter().sum::<u32>() as usize;
+        }
+        let layout = self.head_layout(layer);
+        let gates = if self.attention_gate { layout.q_cols() } else { 0 };
+        self.latent.map_or((layout.cols() + gates) as usize, |latent| latent.down_cols(self.num_heads))
     }
 
     /// Width of a value in `layer`.
@@ -371,6 +388,8 @@ pub enum Family {
     /// gpt-oss (OpenAI, 2025): attention has sinks, router and experts have biases, and each projection of all experts
     /// is one tensor. Needs widths of experts that are multiples of 4.
     GptOss,
+    /// Qwen3-Next (Alibaba, 2025): Llama's names, and linear attention whose tensors hold key heads one by one.
+    Qwen3Next,
 }
 
 impl Family {

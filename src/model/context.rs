@@ -42,12 +42,49 @@ pub enum Mode<'c> {
     /// Like an evaluation, but no expert drops a token, so that the loss of a text does not depend on the others in its
     /// batch.
     Scoring,
-    /// Whole prompts of B sequences. Writes their keys and values to a cache for each layer, (B·T, 2 G·C). No expert
-    /// drops a token, so that a text does not depend on the others in its batch.
-    Prefill(&'c [Tensor]),
+    /// Whole prompts of B sequences. Writes what later tokens read of them to a cache for each layer. No expert drops a
+    /// token, so that a text does not depend on the others in its batch.
+    Prefill {
+        /// The caches.
+        caches: &'c [Cache],
+        /// (1, B) u32: the row of the last token of each prompt.
+        last_rows: Tensor,
+    },
     /// One new token of each of B sequences, which attends to the caches and is appended to them. No expert drops a
     /// token.
-    Decode(&'c [Tensor]),
+    Decode(&'c [Cache]),
+}
+
+/// What generation keeps of the tokens of B sequences in a layer.
+#[derive(Clone, Copy, Debug)]
+pub enum Cache {
+    /// Keys and values (B·T, 2 G·C).
+    Keys(Tensor),
+    /// The states of linear attention.
+    States(LinearCache),
+}
+
+/// The states of linear attention after the tokens of B sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearCache {
+    /// (B·(W - 1), C): the last tokens before the convolution.
+    pub conv: Tensor,
+    /// (B·H·K, V), f32: what the gated delta rule holds.
+    pub rule: Tensor,
+}
+
+impl Cache {
+    /// Keys and values.
+    pub(super) fn keys(self) -> Tensor {
+        let Self::Keys(keys) = self else { panic!("a layer of softmax attention has a cache of keys") };
+        keys
+    }
+
+    /// The states of linear attention.
+    pub(super) fn linear(self) -> LinearCache {
+        let Self::States(states) = self else { panic!("a layer of linear attention has states") };
+        states
+    }
 }
 
 /// The additional inputs of a forward pass in training.
@@ -291,12 +328,12 @@ impl ForwardContext<'_> {
     pub(super) fn training(&self) -> Option<Training> {
         match self.mode {
             Mode::Training(training) => Some(training),
-            Mode::Evaluation | Mode::Scoring | Mode::Prefill(_) | Mode::Decode(_) => None,
+            Mode::Evaluation | Mode::Scoring | Mode::Prefill { .. } | Mode::Decode(_) => None,
         }
     }
 
     /// Whether no expert drops a token.
     pub(super) fn is_dropless(&self) -> bool {
-        matches!(self.mode, Mode::Scoring | Mode::Prefill(_) | Mode::Decode(_))
+        matches!(self.mode, Mode::Scoring | Mode::Prefill { .. } | Mode::Decode(_))
     }
 }

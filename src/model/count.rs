@@ -68,7 +68,8 @@ fn extent_of(config: &ModelConfig, [dense, mixed, depth]: [usize; 3]) -> Extent 
 /// backward (the gradients of input and weight): 6 n. Every matrix counts except the embedding and the table of learned
 /// positions, whose rows are copied; a tied head counts as the head. Attention adds, per layer and token, 2·H·C for
 /// each of the scores and of the weighted sum per key seen (for the latter with the width of a value, if it differs),
-/// (T + 1) / 2 keys on average under the causal mask (fewer in a sliding window), and twice that backward. Recomputed
+/// (T + 1) / 2 keys on average under the causal mask (fewer in a sliding window), and twice that backward; linear
+/// attention 6·K·V for each value head: three products with a state. Recomputed
 /// work (that of flash attention, or of checkpointed blocks) does not count, since MFU compares model FLOPs (Chowdhery
 /// et al., PaLM, 2022, appendix B, there without the causal mask).
 ///
@@ -112,6 +113,9 @@ pub(crate) fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
 
 /// Operations of the attention scores and weighted sums of `layer` forward, per token.
 fn attention_flops_per_token(config: &ModelConfig, layer: &LayerConfig) -> f64 {
+    if let Some(linear) = layer.linear {
+        return linear.rule_flops_per_token();
+    }
     flops_per_token_of_heads(config, layer.head_dim + config.value_dim(layer), layer.sliding_window)
 }
 
@@ -127,7 +131,9 @@ pub(crate) fn flops_per_token_of_heads(config: &ModelConfig, width: usize, windo
 /// Elements of a parameter by which one token is multiplied in a layer.
 fn multiplied(config: &ModelConfig, spec: &Spec) -> usize {
     match spec.role {
-        Role::Matrix | Role::ExpertStack { .. } | Role::Router | Role::Lora => active(config, spec),
+        Role::Matrix | Role::ExpertStack { .. } | Role::Router | Role::Convolution | Role::Lora => {
+            active(config, spec)
+        }
         Role::Embedding
         | Role::Positions
         | Role::Head

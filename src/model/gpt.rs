@@ -16,6 +16,7 @@ use super::context::{DropoutSite, ForwardContext, Mode};
 use super::multi_token::Prediction;
 use super::parameters::{
     Block, DenseFeedForward, FeedForward, Gpt, LearnedQueries, Linear, Lora, NormWeights, SelfAttention,
+    TokenMixer,
 };
 use super::stages::Chunk;
 use crate::ops::attention::Attention;
@@ -165,7 +166,7 @@ impl Block<Parameter> {
         x: Var, // (N, D)
     ) -> Var {
         let h = match &self.attention_norm {
-            Some(norm) => norm.before(&self.attention.wqkv, tape, "attention_norm", ctx, x),
+            Some(norm) => norm.before(self.attention.reader(), tape, "attention_norm", ctx, x),
             None => Normed::Done(tape.scope("attention", |tape| ctx.enter(tape, x))),
         };
         let residual = Residual { x, norm: self.post_attention_norm.as_ref() };
@@ -247,11 +248,37 @@ impl<'p> Residual<'p> {
 
 /// The input (N, D) of a layer's first product.
 #[derive(Clone, Copy)]
-enum Normed<'p> {
+pub(super) enum Normed<'p> {
     /// After the norm.
     Done(Var),
     /// Before it: the product normalises, with this weight.
     Pending(Var, &'p Parameter),
+}
+
+impl TokenMixer<Parameter> {
+    /// The first product.
+    fn reader(&self) -> &Linear<Parameter> {
+        match self {
+            Self::Softmax(attention) => &attention.wqkv,
+            Self::Linear(linear) => &linear.w_in,
+        }
+    }
+
+    /// x + dropout(f · Wo · attention(h)), or without x just f · Wo · attention(h).
+    fn forward<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        layer: usize,
+        h: Normed<'p>,  // (N, D)
+        x: Option<Var>, // (N, D)
+    ) -> Var {
+        match (self, &ctx.config.layer(layer).linear) {
+            (Self::Linear(linear), Some(sizes)) => linear.forward(tape, ctx, layer, sizes, h, x),
+            (Self::Softmax(attention), None) => attention.forward(tape, ctx, layer, h, x),
+            _ => panic!("the parameters of layer {layer} are not those of its attention"),
+        }
+    }
 }
 
 impl SelfAttention<Parameter> {
@@ -266,12 +293,23 @@ impl SelfAttention<Parameter> {
     ) -> Var {
         // (N, (H + 2 G)·C), or their latent parts
         let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, h));
+        let (gate, qkv) = match ctx.config.attention_gate {
+            true => {
+                let gates = ctx.config.head_layout(ctx.config.layer(layer)).q_cols();
+                let [gate, qkv] = tape.split(qkv, [gates, qkv.tensor.cols - gates]);
+                (Some(gate), qkv)
+            }
+            false => (None, qkv),
+        };
         let (qkv, rope) = match &self.latent {
             Some(latent) => (latent.heads(tape, ctx, layer, qkv), None),
             None => self.normed_heads(tape, ctx, layer, qkv),
         };
         // (N, H·C), of latent attention (N, H·V)
-        let y = attend(tape, ctx, layer, qkv, rope, self.sinks.as_ref());
+        let mut y = attend(tape, ctx, layer, qkv, rope, self.sinks.as_ref());
+        if let Some(gate) = gate {
+            y = tape.scope("gate", |tape| tape.sigmoid_gate(y, gate));
+        }
         let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
         tape.scope("wo", |tape| self.wo.add(tape, ctx, y, dropout, x)) // (N, D)
     }
@@ -303,7 +341,7 @@ impl SelfAttention<Parameter> {
         }
     }
 
-    /// q, k and v of h (N, D): (N, (H + 2 G)·C).
+    /// q, k and v of h (N, D), after their gates, if there are any: (N, (H + 2 G)·C).
     fn project<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, h: Normed<'p>) -> Var {
         let projected = self.wqkv.of_normed(tape, ctx, h);
         match &self.queries {
@@ -341,11 +379,12 @@ fn attend<'p>(
 ) -> Var {
     let (sizes, positions) = (ctx.config.decode(layer), ctx.batch.positions);
     if let Mode::Decode(caches) = ctx.mode {
-        return tape.scope("decode", |tape| tape.decode(qkv, positions, caches[layer], rope, sinks, &sizes));
+        let cache = caches[layer].keys();
+        return tape.scope("decode", |tape| tape.decode(qkv, positions, cache, rope, sinks, &sizes));
     }
     let qkv = rotated(tape, ctx, layer, qkv, rope);
-    if let Mode::Prefill(caches) = ctx.mode {
-        tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer], &sizes));
+    if let Mode::Prefill { caches, .. } = ctx.mode {
+        tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer].keys(), &sizes));
     }
     let Decode { layout, tokens, scale, soft_cap, window, has_alibi } = sizes;
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));
@@ -497,7 +536,12 @@ impl Linear<Parameter> {
     }
 
     /// h Wᵀ + b, plus the adapters' output.
-    fn of_normed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>, h: Normed<'p>) -> Var {
+    pub(super) fn of_normed<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        h: Normed<'p>,
+    ) -> Var {
         match h {
             Normed::Done(h) => self.forward(tape, ctx, h, None),
             Normed::Pending(..) => self.of_few_rows(tape, ctx, h, None),

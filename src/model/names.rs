@@ -23,6 +23,22 @@ pub(super) const KV_DOWN: &str = "self_attn.kv_a_proj_with_mqa";
 pub(super) const KV_NORM: &str = "self_attn.kv_a_layernorm";
 pub(super) const KV_UP: &str = "self_attn.kv_b_proj";
 
+/// Linear attention, as in Qwen3.5 and, with merged projections, in Qwen3-Next.
+pub(super) mod linear {
+    pub const PARTS: [&str; 4] = [
+        "linear_attn.in_proj_qkv",
+        "linear_attn.in_proj_z",
+        "linear_attn.in_proj_b",
+        "linear_attn.in_proj_a",
+    ];
+    pub const MERGED: [&str; 2] = ["linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"];
+    pub const CONV: &str = "linear_attn.conv1d";
+    pub const A_LOG: &str = "linear_attn.A_log";
+    pub const DT_BIAS: &str = "linear_attn.dt_bias";
+    pub const NORM: &str = "linear_attn.norm";
+    pub const OUT: &str = "linear_attn.out_proj";
+}
+
 /// The name in files of the bias (E) that layer `layer` of the model of `config` adds to the scores to choose experts.
 pub fn selection_bias(config: &ModelConfig, layer: usize) -> String {
     SelectionBias::of(config).name(layer)
@@ -188,7 +204,8 @@ impl Names {
             | Family::Helium
             | Family::GraniteMoe
             | Family::Cohere
-            | Family::GptOss => &LLAMA,
+            | Family::GptOss
+            | Family::Qwen3Next => &LLAMA,
             Family::GptNeoX => &GPT_NEOX,
             Family::Gpt2 => &GPT2,
             Family::Bloom => &BLOOM,
@@ -336,7 +353,7 @@ const BLOOM: Names = Names {
 
 /// The name that Megatron gives the parameter at `path`; `None` for biases and parameters that Megatron does not have.
 pub(super) fn megatron_name(path: &str) -> Option<String> {
-    const NAMES: [(&str, &str); 18] = [
+    const NAMES: [(&str, &str); 21] = [
         ("attention_norm", "input_layernorm.weight"),
         ("attention.wqkv", "self_attention.linear_qkv.weight"),
         ("attention.bqkv", "self_attention.linear_qkv.bias"),
@@ -346,6 +363,9 @@ pub(super) fn megatron_name(path: &str) -> Option<String> {
         ("attention.kv_norm", "self_attention.kv_layernorm.weight"),
         ("attention.w_ukv", "self_attention.linear_kv_up_proj.weight"),
         ("attention.wo", "self_attention.linear_proj.weight"),
+        ("attention.w_in", "self_attention.in_proj.weight"),
+        ("attention.conv", "self_attention.conv1d.weight"),
+        ("attention.norm", "self_attention.out_norm.weight"),
         ("ffn_norm", "pre_mlp_layernorm.weight"),
         ("feed_forward.w_gate_up", "mlp.linear_fc1.weight"),
         ("feed_forward.w_down", "mlp.linear_fc2.weight"),

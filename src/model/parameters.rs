@@ -9,6 +9,7 @@
 
 mod feed_forward;
 mod latent;
+mod linear;
 mod lora;
 mod multi_token;
 mod scope;
@@ -19,11 +20,12 @@ pub(crate) mod tests;
 
 pub use feed_forward::{DenseFeedForward, Experts, FeedForward, Mixture, Shared};
 pub use latent::{Latent, LatentQueries};
+pub use linear::LinearMixer;
 pub use lora::{ColumnRange, Lora, module_of};
 pub(crate) use lora::{PEFT_PREFIX, adapted_module};
 pub use multi_token::MultiTokenBlock;
 pub use share::{Applies, Repeated, Section, Share, Split, Strip};
-pub use spec::{FusedHeads, Init, InterleavedHeads, Piece, Place, Role, Spec, Stack, UpdateRule};
+pub use spec::{Init, InterleavedHeads, Piece, Place, Role, RowGroups, Spec, Stack, UpdateRule};
 
 use super::config::{ModelConfig, QkNorm, Values};
 use super::names::LAYER_SCALAR;
@@ -54,7 +56,7 @@ pub struct Block<P> {
     /// The norm before attention, if there is one.
     pub attention_norm: Option<NormWeights<P>>,
     /// Attention.
-    pub attention: SelfAttention<P>,
+    pub attention: TokenMixer<P>,
     /// (D): the norm of attention's output, if there is one.
     pub post_attention_norm: Option<P>,
     /// The norm before the feed-forward network, if there is one.
@@ -67,11 +69,20 @@ pub struct Block<P> {
     pub scalar: Option<P>,
 }
 
+/// Attention by softmax, or linear attention.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TokenMixer<P> {
+    /// The softmax of scores weighs all tokens that a token sees.
+    Softmax(SelfAttention<P>),
+    /// A state holds what earlier tokens wrote.
+    Linear(LinearMixer<P>),
+}
+
 /// Attention of H query heads and G key-value heads of C dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelfAttention<P> {
     /// q, k and v as one product, ((H + 2 G)·C, D), or their latent parts. If there are `queries`, only k and v: (2 G·C,
-    /// D).
+    /// D). Before q come the gates of the output, (H·C, D) more, in models that have them.
     pub wqkv: Linear<P>,
     /// Queries that do not come from the layer's input.
     pub queries: Option<LearnedQueries<P>>,
@@ -200,7 +211,10 @@ impl<P> Block<P> {
                 ["attention_norm", "attention_norm_bias"],
                 names.attention_norm,
             ),
-            attention: SelfAttention::declare(layer, queries),
+            attention: match &layer.layer_config().linear {
+                Some(sizes) => TokenMixer::Linear(LinearMixer::declare(layer, sizes)),
+                None => TokenMixer::Softmax(SelfAttention::declare(layer, queries)),
+            },
             post_attention_norm: after(layer, "post_attention_norm", names.post_attention_norm),
             ffn_norm: before(layer, has_ffn_norm, ["ffn_norm", "ffn_norm_bias"], names.ffn_norm),
             feed_forward: FeedForward::declare(layer),
@@ -214,10 +228,10 @@ impl<P> SelfAttention<P> {
     fn declare(layer: &mut Scope<'_, P>, queries: Option<P>) -> Self {
         let (config, own, names) = (layer.config, layer.layer_config(), layer.names);
         let (width, head_dim) = (config.hidden_size, own.head_dim);
-        let latent = config.latent;
+        let (latent, gate) = (config.latent, usize::from(config.attention_gate));
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let (q_rows, kv_rows) = (config.num_heads * head_dim, own.num_kv_heads * head_dim);
-        let (mut qkv_names, sizes) = (names.qkv.iter().copied(), [q_rows, kv_rows, kv_rows]);
+        let (mut qkv_names, sizes) = (names.qkv.iter().copied(), [(1 + gate) * q_rows, kv_rows, kv_rows]);
         let (heads, kv_heads) = (config.num_heads, own.num_kv_heads);
         let units = [heads, kv_heads, kv_heads];
         let own_q =
@@ -230,7 +244,14 @@ impl<P> SelfAttention<P> {
             None => StackedRows::new(qkv_names.take(end - first), &sizes[first..end])
                 .divided(&units[first..end])
                 .with_heads(layer.interleaved_heads(), 2)
-                .fused(FusedHeads::of(config, own, names.has_fused_heads)),
+                .in_groups(match (names.has_fused_heads, config.attention_gate) {
+                    (true, _) => vec![RowGroups::of_heads(config, own)],
+                    // Files hold each query beside its gate.
+                    (false, true) => {
+                        vec![RowGroups { groups: heads, rows: [head_dim, head_dim, 0, 0], is_reversed: true }]
+                    }
+                    (false, false) => Vec::new(),
+                }),
         };
         let values = heads * config.value_dim(own);
         let out = StackedRows::new([names.wo], &[width]).of_columns(values, heads);

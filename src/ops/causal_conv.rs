@@ -216,8 +216,7 @@ pub fn causal_conv_step(rec: &mut Recorder, x: Tensor, w: Tensor, state: Tensor,
 fn assert_state(x: &Tensor, sequences: u32, state: &Tensor, width: u32) {
     assert!(width > 1, "a convolution of one token has no state");
     assert!(x.rows.is_multiple_of(sequences), "{} rows are not {sequences} sequences", x.rows);
-    let fits = (state.rows, state.cols, state.element)
-        == (sequences * kept_tokens(width), x.cols, x.element);
+    let fits = (state.rows, state.cols, state.element) == (sequences * kept_tokens(width), x.cols, x.element);
     assert!(fits && state.stride == state.cols, "the state must be {} tokens of each sequence", width - 1);
 }
 

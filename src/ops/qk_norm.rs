@@ -6,7 +6,7 @@ use super::rms_norm::RmsNorm;
 use super::{per_block, per_item};
 use crate::element::Element;
 use crate::kernels::{Condition, Kernel, Tier};
-use crate::record::{Recorder, Tensor};
+use crate::record::{Binding, Recorder, Tensor};
 
 /// Tokens that a workgroup of the weight gradient sums on the software tier.
 const ROWS: u32 = 64;
@@ -23,6 +23,26 @@ crate::params! {
         epsilon: f32,
         first_head: u32,
         head_count: u32,
+    }
+}
+
+crate::params! {
+    /// [`Params`], then the place of the input and of its gradient in wider rows.
+    struct RangedParams {
+        tokens: u32,
+        heads: u32,
+        kv_heads: u32,
+        head4: u32,
+        value4: u32,
+        stride4: u32,
+        rstd_stride: u32,
+        epsilon: f32,
+        first_head: u32,
+        head_count: u32,
+        x_offset: u32,
+        x_stride: u32,
+        dx_offset: u32,
+        dx_stride: u32,
     }
 }
 
@@ -53,7 +73,7 @@ impl Values {
 /// The tensors that the backward reads.
 #[derive(Clone, Copy, Debug)]
 pub struct QkNormSaved {
-    /// The packed input (N, cols), without v if that is of the keys.
+    /// The packed input (N, cols), without v if that is of the keys. With plain values it may be a range of columns.
     pub x: Tensor,
     /// Weight of the query heads (1, head_dim).
     pub wq: Tensor,
@@ -72,52 +92,107 @@ pub fn qk_norm(rec: &mut Recorder, saved: &QkNormSaved, y: Tensor, layout: &Head
     saved.assert_beside(y, layout);
     let (kernel, grid) = per_head(saved, "qk_norm", layout, norm);
     let bindings = [
-        x.bind("x", x.element),
+        saved.bind_x(),
         wq.bind("wq", x.element),
         wk.bind("wk", x.element),
         y.bind("y", x.element),
         rstd.bind("rstd_out", Element::F32),
     ];
-    rec.dispatch(kernel, &bindings, &params(saved, layout, norm.epsilon), grid);
+    saved.dispatch(rec, kernel, &bindings, params(saved, layout, norm.epsilon), None, grid);
 }
 
 /// The gradient dx, in the shape of `saved.x`, of dy (N, cols): in place on dy, or a tensor of its own if values are of
-/// the keys. The weight gradient must be recorded before it.
+/// the keys. The weight gradient must be recorded before it. Where `saved.x` is a range of columns, dx is written to
+/// `range`, which may be one, too.
 #[track_caller]
 pub fn qk_norm_backward(
     rec: &mut Recorder,
     saved: &QkNormSaved,
     dy: Tensor,
+    range: Option<Tensor>,
     layout: &HeadLayout,
     norm: RmsNorm,
 ) -> Tensor {
     let QkNormSaved { x, wq, wk, rstd, values } = *saved;
     saved.assert_beside(dy, layout);
     let (kernel, grid) = per_head(saved, "qk_norm_backward", layout, norm);
-    let mut bindings = vec![x.bind("x", x.element), wq.bind("wq", x.element), wk.bind("wk", x.element)];
-    let dx = if values == Values::OfKeys {
-        let dx = rec.tensor("dx", x.rows, x.cols, x.element);
-        bindings.extend([dy.bind("dy", x.element), dx.bind("dx", x.element)]);
-        dx
-    } else {
-        bindings.push(dy.bind("gradient", x.element));
-        dy
+    let mut bindings = vec![saved.bind_x(), wq.bind("wq", x.element), wk.bind("wk", x.element)];
+    let of_keys = (values == Values::OfKeys).then(|| rec.tensor("dx", x.rows, x.cols, x.element));
+    let dx = match range.or(of_keys) {
+        Some(dx) => {
+            bindings.extend([dy.bind("dy", x.element), dx.bind_with_offset("dx", x.element)]);
+            dx
+        }
+        None => {
+            bindings.push(dy.bind("gradient", x.element));
+            dy
+        }
     };
     bindings.push(rstd.bind("rstd", Element::F32));
-    rec.dispatch(kernel, &bindings, &params(saved, layout, 0.0), grid);
+    saved.dispatch(rec, kernel, &bindings, params(saved, layout, 0.0), range, grid);
     dx
 }
 
 impl QkNormSaved {
+    /// Whether the input is a range of wider rows.
+    pub fn is_range(&self) -> bool {
+        self.x.stride != self.x.cols
+    }
+
+    fn bind_x(&self) -> Binding {
+        if self.is_range() {
+            self.x.bind_with_offset("x", self.x.element)
+        } else {
+            self.x.bind("x", self.x.element)
+        }
+    }
+
+    /// Records a kernel, with the places of the input and of `dx` if the input is a range.
+    fn dispatch(
+        &self,
+        rec: &mut Recorder,
+        kernel: Kernel,
+        bindings: &[Binding],
+        params: Params,
+        dx: Option<Tensor>,
+        grid: [u32; 3],
+    ) {
+        if !self.is_range() {
+            return rec.dispatch(kernel, bindings, &params, grid);
+        }
+        let Params { tokens, heads, kv_heads, head4, value4, stride4, rstd_stride, epsilon, .. } = params;
+        let Params { first_head, head_count, .. } = params;
+        let [dx_offset, dx_stride] = dx.map_or([0; 2], |dx| [dx.offset4(), dx.stride4()]);
+        let params = RangedParams {
+            tokens,
+            heads,
+            kv_heads,
+            head4,
+            value4,
+            stride4,
+            rstd_stride,
+            epsilon,
+            first_head,
+            head_count,
+            x_offset: self.x.offset4(),
+            x_stride: self.x.stride4(),
+            dx_offset,
+            dx_stride,
+        };
+        rec.dispatch(kernel.condition(Condition::Ranged, true), bindings, &params, grid);
+    }
+
     /// Panics unless `rows`, the result or its gradient, fits the input.
     #[track_caller]
     fn assert_beside(&self, rows: Tensor, layout: &HeadLayout) {
         let Self { x, values, .. } = self;
         let taken = layout.cols() - values.input_cols(layout);
+        let stride = if self.is_range() { x.cols } else { x.stride };
         assert!(
-            (x.rows, x.stride + taken) == (rows.rows, rows.stride),
+            (x.rows, stride + taken) == (rows.rows, rows.stride),
             "y must have the rows of qk_norm's input, with values"
         );
+        assert!(!self.is_range() || *values == Values::Plain, "a range of columns has plain values");
         let have_one_width = layout.head_dim == layout.value_dim;
         assert!(*values == Values::Plain || have_one_width, "normalised values must be as wide as keys");
     }
@@ -144,13 +219,13 @@ pub fn qk_norm_backward_weight(
         let (kernel, grid) = per_block(rec, "qk_norm", "qk_norm_backward_weight", x.element, size);
         let params = Params { first_head, head_count, ..params(saved, layout, 0.0) };
         let bindings = [
-            x.bind("x", x.element),
+            saved.bind_x(),
             dy.bind("dy", x.element),
             rstd.bind("rstd", Element::F32),
             partials.bind("partials", Element::F32),
         ];
         let kernel = kernel.constant("ROWS", rows).condition(Condition::KeyValues, has_key_values);
-        rec.dispatch(kernel, &bindings, &params, grid);
+        saved.dispatch(rec, kernel, &bindings, params, None, grid);
         fold_partials(rec, partials, dw);
     }
 }
@@ -184,13 +259,14 @@ fn per_head(
 }
 
 fn params(saved: &QkNormSaved, layout: &HeadLayout, epsilon: f32) -> Params {
+    let x_cols = if saved.is_range() { saved.x.cols } else { saved.x.stride };
     Params {
         tokens: saved.x.rows,
         heads: layout.heads,
         kv_heads: layout.kv_heads,
         head4: layout.head_dim / 4,
         value4: layout.value_dim / 4,
-        stride4: saved.x.stride4() + (layout.cols() - saved.values.input_cols(layout)) / 4,
+        stride4: (x_cols + layout.cols() - saved.values.input_cols(layout)) / 4,
         rstd_stride: saved.rstd.stride,
         epsilon,
         first_head: 0,

@@ -154,13 +154,12 @@ fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities, s
 /// Columns of the widest activation with one row for each token: of a dense layer, of a shared expert, of the router's
 /// scores, or of the choices of a token.
 fn widest_row(model: &ModelConfig) -> usize {
-    let latent = model.latent.map_or(0, |latent| latent.down_cols(model.num_heads));
     let of_layer = |layer: &LayerConfig| {
         let inner = match model.activation {
             Activation::Gated(_) => 2 * layer.intermediate_size.next_multiple_of(4),
             Activation::Gelu(_) => layer.intermediate_size,
         };
-        inner.max(model.head_layout(layer).cols() as usize)
+        inner.max(model.head_layout(layer).cols() as usize).max(model.projected_cols(layer))
     };
     let of_layers = model.layer_kinds().map(|(layer, _)| of_layer(layer)).max().unwrap_or(0);
     let of_experts = model.mixture.as_ref().map_or(0, |mixture| {
@@ -169,7 +168,7 @@ fn widest_row(model: &ModelConfig) -> usize {
     });
     // At most three adapters are stacked.
     let of_adapters = model.low_rank.as_ref().map_or(0, |low_rank| 3 * low_rank.padded_rank());
-    model.hidden_size.max(of_layers).max(latent).max(of_experts).max(of_adapters)
+    model.hidden_size.max(of_layers).max(of_experts).max(of_adapters)
 }
 
 /// Refuses experts, spread over `ranks` ranks, whose grouped products need a larger grid than a launch can have.

@@ -28,7 +28,10 @@ pub(super) fn check(
         );
     }
     let further = config_json::further_layers(weights);
-    let is_further = |name: &str| layer_of(name).zip(further).is_some_and(|(layer, first)| layer >= first);
+    let is_further = |name: &str| {
+        let is_apart = name.starts_with(AHEAD) && further.is_some();
+        is_apart || layer_of(name).zip(further).is_some_and(|(layer, first)| layer >= first)
+    };
     let mut unplaced = file.unknown(known);
     unplaced.retain(|name| !is_further(name) && !is_repeated(file, name, embedding));
     let Some(first) = unplaced.first() else { return Ok(()) };
@@ -43,6 +46,9 @@ pub(super) fn check(
     let what = format!("{count} of its tensors have no place in this model, `{first}` among them");
     Err(Error::file(path, format!("{what}; {}", remedy_of_unplaced(&unplaced))))
 }
+
+/// Where files of Qwen3-Next and Qwen3.5 have their layers of multi-token prediction.
+const AHEAD: &str = "mtp.";
 
 /// Whether `name` is the head and equals the `embedding` bit for bit.
 fn is_repeated(file: &WeightFiles, name: &str, embedding: Option<&str>) -> bool {

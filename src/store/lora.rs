@@ -134,7 +134,8 @@ fn target_modules(low_rank: &LowRank, whole: &[Spec]) -> BTreeSet<String> {
 }
 
 fn fan_in_fan_out(whole: &[Spec]) -> bool {
-    whole.iter().flat_map(|spec| &spec.pieces).any(|piece| piece.is_transposed)
+    let maps = whole.iter().filter(|spec| spec.role != Role::Convolution);
+    maps.flat_map(|spec| &spec.pieces).any(|piece| piece.is_transposed)
 }
 
 /// The error of an adapter in `weights` whose module does not fit the model; `expected` says how.

@@ -7,7 +7,7 @@ use crate::ops::delta_gates::{self, GateInputs};
 use crate::ops::gated_delta_rule::{self, DeltaInputs, GatedDeltaRule};
 use crate::ops::gated_norm::{self, GatedNorm};
 use crate::ops::{sigmoid_gate, unit_heads};
-use crate::record::Tensor;
+use crate::record::{Recorder, Tensor};
 
 /// Added to the square of a query's and a key's length, as in the published code.
 const UNIT_EPSILON: f32 = 1e-6;
@@ -34,14 +34,48 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// The gates of H heads from their projections x (N, gate_cols(H)), `a_log` and `bias` (H): (N, gate_cols(H)), f32,
-    /// as [`delta_gates`](delta_gates::delta_gates()) has them.
+    /// Writes the state of a convolution `width` tokens wide after row `last_rows` (1, B) of each of B sequences x (N, C).
+    ///
+    /// # Panics
+    /// On a tape for training: a state has no backward.
     #[track_caller]
-    pub fn delta_gates(&mut self, x: Var, a_log: &'p Parameter, bias: &'p Parameter) -> Var {
+    pub fn fill_conv_state(&mut self, x: Var, last_rows: Tensor, state: Tensor, width: u32) {
+        assert!(!self.is_recording, "a state has no backward: use Tape::forward_only");
+        causal_conv::causal_conv_state(self.rec, x.tensor, last_rows, state, width);
+    }
+
+    /// The causal convolution of one more token x (B, C) of each of B sequences after those in `state`: (B, C).
+    ///
+    /// # Panics
+    /// On a tape for training, as [`fill_conv_state`](Self::fill_conv_state).
+    #[track_caller]
+    pub fn causal_conv_step(&mut self, x: Var, weight: &'p Parameter, state: Tensor, has_silu: bool) -> Var {
+        assert!(!self.is_recording, "a state has no backward: use Tape::forward_only");
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        causal_conv::causal_conv_step(self.rec, x.tensor, weight.weight(), state, y, has_silu);
+        self.result(y, &[x], false, |_, _| {})
+    }
+
+    /// The gates of H heads from their projections x (N, gate_cols(H)), `a_log` and `bias` (H): (N, gate_cols(H)), f32,
+    /// as [`delta_gates`](delta_gates::delta_gates()) has them. With `last_rows` (1, B), tokens after those rows leave
+    /// states as they are.
+    ///
+    /// # Panics
+    /// With `last_rows` on a tape for training.
+    #[track_caller]
+    pub fn delta_gates(
+        &mut self,
+        x: Var,
+        a_log: &'p Parameter,
+        bias: &'p Parameter,
+        last_rows: Option<Tensor>,
+    ) -> Var {
+        assert!(!self.is_recording || last_rows.is_none(), "gates that end have no backward");
         let Tensor { rows, cols, element, .. } = x.tensor;
         let gates = self.rec.tensor("y", rows, cols, Element::F32);
         let inputs = move |x| GateInputs { x, a_log: a_log.weight(), bias: bias.weight() };
-        delta_gates::delta_gates(self.rec, &inputs(x.tensor), gates, None);
+        delta_gates::delta_gates(self.rec, &inputs(x.tensor), gates, last_rows);
         let saved_x = self.save(x);
         self.result(gates, &[x], Parameter::any_trains([a_log, bias]), move |tape, dgates| {
             let inputs = inputs(tape.saved(saved_x));
@@ -58,24 +92,29 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// The gated delta rule over queries, keys and values x (N, 2 key_heads·K + H·V), of which queries and keys are
-    /// divided by their lengths, and `gates` (N, gate_cols(H)): (N, H·V). Only x and the gates are kept.
+    /// divided by their lengths, and `gates` (N, gate_cols(H)): (N, H·V). Only x and the gates are kept. With
+    /// `final_state` (B·H·K, V), f32, the states after the last tokens are written there.
+    ///
+    /// # Panics
+    /// With `final_state` on a tape for training.
     #[track_caller]
-    pub fn gated_delta_rule(&mut self, x: Var, gates: Var, rule: GatedDeltaRule) -> Var {
+    pub fn gated_delta_rule(
+        &mut self,
+        x: Var,
+        gates: Var,
+        rule: GatedDeltaRule,
+        final_state: Option<Tensor>,
+    ) -> Var {
+        assert!(!self.is_recording || final_state.is_none(), "a state has no backward");
         let Tensor { rows, cols, element, .. } = x.tensor;
-        let (keys, values) = (2 * rule.key_heads * rule.key_dim, rule.heads * rule.value_dim);
-        assert!(cols == keys + values, "heads of {} columns from {cols}", keys + values);
+        let (keys, values) = columns(x.tensor, &rule);
         let out = self.rec.tensor("y", rows, values, element);
-        let inputs = move |tape: &mut Tape<'_, 'p>, x: Tensor, gates| {
-            let qk = tape.rec.tensor("unit heads", rows, keys, element);
-            unit_heads::unit_heads(tape.rec, x.columns(0, keys), qk, rule.key_dim, UNIT_EPSILON);
-            DeltaInputs { qk, v: x.columns(keys, values), gates }
-        };
-        let given = inputs(self, x.tensor, gates.tensor);
-        gated_delta_rule::gated_delta_rule(self.rec, &given, out, None, &rule);
+        let given = delta_inputs(self.rec, x.tensor, gates.tensor, &rule);
+        gated_delta_rule::gated_delta_rule(self.rec, &given, out, final_state, &rule);
         let (saved_x, saved_gates) = (self.save(x), self.save(gates));
         self.result(out, &[x, gates], false, move |tape, dout| {
             let (saved_x, saved_gates) = (tape.saved(saved_x), tape.saved(saved_gates));
-            let given = inputs(tape, saved_x, saved_gates);
+            let given = delta_inputs(tape.rec, saved_x, saved_gates, &rule);
             // All gradients come together, even if only some are needed.
             let dx = tape.rec.tensor("gradient", rows, cols, element);
             let dqk = tape.rec.tensor("gradient of unit heads", rows, keys, element);
@@ -94,6 +133,21 @@ impl<'p> Tape<'_, 'p> {
             tape.give(gates, dgates);
             tape.give(x, dx);
         })
+    }
+
+    /// The rule on one more token of each of B sequences, x (B, 2 key_heads·K + H·V) with `gates`, after those in `state`
+    /// (B·H·K, V), f32: (B, H·V).
+    ///
+    /// # Panics
+    /// On a tape for training, as [`fill_conv_state`](Self::fill_conv_state).
+    #[track_caller]
+    pub fn gated_delta_rule_step(&mut self, x: Var, gates: Var, state: Tensor, rule: GatedDeltaRule) -> Var {
+        assert!(!self.is_recording, "a state has no backward: use Tape::forward_only");
+        let (_, values) = columns(x.tensor, &rule);
+        let out = self.rec.tensor("y", x.tensor.rows, values, x.tensor.element);
+        let given = delta_inputs(self.rec, x.tensor, gates.tensor, &rule);
+        gated_delta_rule::gated_delta_rule_step(self.rec, &given, state, out, &rule);
+        self.result(out, &[x, gates], false, |_, _| {})
     }
 
     /// RMSNorm of each head of x (N, heads · C), times `weight` (C) and silu(z): (N, heads · C).
@@ -143,4 +197,20 @@ impl<'p> Tape<'_, 'p> {
             }
         }
     }
+}
+
+/// Columns of queries and keys in x, and of values.
+#[track_caller]
+fn columns(x: Tensor, rule: &GatedDeltaRule) -> (u32, u32) {
+    let (keys, values) = (2 * rule.key_heads * rule.key_dim, rule.heads * rule.value_dim);
+    assert!(x.cols == keys + values, "heads of {} columns from {}", keys + values, x.cols);
+    (keys, values)
+}
+
+/// The inputs of the rule: queries and keys of x divided by their lengths, and its values.
+fn delta_inputs(rec: &mut Recorder, x: Tensor, gates: Tensor, rule: &GatedDeltaRule) -> DeltaInputs {
+    let (keys, values) = columns(x, rule);
+    let qk = rec.tensor("unit heads", x.rows, keys, x.element);
+    unit_heads::unit_heads(rec, x.columns(0, keys), qk, rule.key_dim, UNIT_EPSILON);
+    DeltaInputs { qk, v: x.columns(keys, values), gates }
 }

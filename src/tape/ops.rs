@@ -198,12 +198,20 @@ impl<'p> Tape<'_, 'p> {
         let saved = qk_norm::QkNormSaved { x: qkv.tensor, wq, wk, rstd, values };
         qk_norm::qk_norm(self.rec, &saved, y, &layout, norm);
         let (saved_x, saved_rstd) = (self.save(qkv), self.save_tensor(rstd));
+        let is_range = saved.is_range();
         self.result(y, &[qkv], Parameter::any_trains([q_weight, k_weight]), move |tape, dy| {
             let (x, rstd) = (tape.saved(saved_x), tape.saved(saved_rstd));
             let saved = qk_norm::QkNormSaved { x, wq, wk, rstd, values };
             let dw = [q_weight.gradient(), k_weight.gradient()];
             qk_norm::qk_norm_backward_weight(tape.rec, &saved, dy, dw, &layout);
-            let dx = qk_norm::qk_norm_backward(tape.rec, &saved, dy, &layout, norm);
+            if is_range {
+                if let Some(target) = tape.target(qkv) {
+                    assert!(!target.accumulate, "a range of columns has one reader");
+                    qk_norm::qk_norm_backward(tape.rec, &saved, dy, Some(target.tensor), &layout, norm);
+                }
+                return;
+            }
+            let dx = qk_norm::qk_norm_backward(tape.rec, &saved, dy, None, &layout, norm);
             tape.give(qkv, dx);
         })
     }

@@ -212,8 +212,8 @@ fn linear_attention_on_the_tape() {
         tape.give(leaf, dx0.tensor);
         let [u, z, ba] = tape.split(leaf, [CHANNELS, values, gates]);
         let u = tape.causal_conv(u, &weights[0].parameter, conv);
-        let gated = tape.delta_gates(ba, &weights[1].parameter, &weights[2].parameter);
-        let o = tape.gated_delta_rule(u, gated, rule);
+        let gated = tape.delta_gates(ba, &weights[1].parameter, &weights[2].parameter, None);
+        let o = tape.gated_delta_rule(u, gated, rule, None);
         let y = tape.gated_norm(o, z, &weights[3].parameter, EPSILON);
         tape.give(y, dy.tensor);
         tape.backward();

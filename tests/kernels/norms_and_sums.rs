@@ -36,7 +36,7 @@ fn zero_centered_norms_and_their_backward() {
         for (heads, kv_heads, head_dim, value_dim, tokens) in HEADS {
             let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
             check(&format!("zero-centred qk_norm {tokens} tokens of {layout:?} {element:?}"), |case| {
-                check_qk_norm(case, layout, Values::Plain, tokens, element, norm);
+                check_qk_norm(case, layout, Values::Plain, [tokens, 0], element, norm);
             });
         }
     }
@@ -262,7 +262,7 @@ pub fn qk_norm_and_its_backward() {
         for (heads, kv_heads, head_dim, value_dim, tokens) in HEADS {
             let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
             check(&format!("qk_norm {tokens} tokens of {layout:?} {element:?}"), |case| {
-                check_qk_norm(case, layout, Values::Plain, tokens, element, RmsNorm::new(1e-6));
+                check_qk_norm(case, layout, Values::Plain, [tokens, 0], element, RmsNorm::new(1e-6));
             });
         }
     }
@@ -276,10 +276,23 @@ fn qk_norm_of_values() {
             let layout = HeadLayout { heads, kv_heads, head_dim, value_dim: head_dim };
             for values in [Values::Normalised, Values::OfKeys] {
                 check(&format!("qk_norm {tokens} tokens of {layout:?} {element:?} {values:?}"), |case| {
-                    check_qk_norm(case, layout, values, tokens, element, RmsNorm::new(1e-6));
+                    check_qk_norm(case, layout, values, [tokens, 0], element, RmsNorm::new(1e-6));
                 });
             }
         }
+    }
+}
+
+/// Heads that are a range of wider rows.
+#[test]
+pub fn qk_norm_of_ranges() {
+    for (element, (heads, kv_heads, head_dim, value_dim, tokens)) in
+        [(F32, HEADS[1]), (F16, HEADS[2]), (Bf16, HEADS[4])]
+    {
+        let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
+        check(&format!("qk_norm of a range, {tokens} tokens of {layout:?} {element:?}"), |case| {
+            check_qk_norm(case, layout, Values::Plain, [tokens, 20], element, RmsNorm::new(1e-6));
+        });
     }
 }
 
@@ -287,12 +300,17 @@ fn check_qk_norm(
     case: &mut Case,
     layout: HeadLayout,
     values: Values,
-    tokens: u32,
+    [tokens, lead]: [u32; 2], // columns before them in wider rows
     element: Element,
     norm: RmsNorm,
 ) {
     let HeadLayout { heads, kv_heads, head_dim: width, value_dim } = layout;
-    let x = case.input(tokens, values.input_cols(&layout), element);
+    let mut x = case.input(tokens, lead + values.input_cols(&layout), element);
+    let whole = (lead > 0).then(|| case.output(tokens, x.tensor.cols, element));
+    let range = whole.map(|whole| whole.columns(lead, layout.cols()));
+    let wide = x.tensor.cols as usize;
+    x.tensor = x.tensor.columns(lead, x.tensor.cols - lead);
+    x.values = x.values.chunks(wide).flat_map(|row| row[lead as usize..].to_vec()).collect();
     let dy = case.input(tokens, layout.cols(), element);
     let [wq, wk] = [0; 2].map(|_| case.input(1, width, element));
     let [dwq, dwk] = [0; 2].map(|_| case.input(1, width, F32));
@@ -302,7 +320,7 @@ fn check_qk_norm(
     qk_norm::qk_norm(&mut case.rec, &saved, y, &layout, norm);
     let gradients = [Some(dwq.tensor), Some(dwk.tensor)];
     qk_norm::qk_norm_backward_weight(&mut case.rec, &saved, dy.tensor, gradients, &layout);
-    let dx = qk_norm::qk_norm_backward(&mut case.rec, &saved, dy.tensor, &layout, norm);
+    let dx = qk_norm::qk_norm_backward(&mut case.rec, &saved, dy.tensor, range, &layout, norm);
     let (epsilon, dim) = (f64::from(norm.epsilon), width as usize);
     let [wq, wk] = [wq, wk].map(|w| factors(norm, &w.values));
 
@@ -336,7 +354,13 @@ fn check_qk_norm(
         }
     }
     case.expect("y", y, want_y, allowed(element, width));
-    case.expect("dx", dx, want_dx, allowed(element, width));
+    match whole {
+        None => case.expect("dx", dx, want_dx, allowed(element, width)),
+        Some(whole) => {
+            let columns = lead..lead + layout.cols();
+            case.expect_columns("dx", whole, columns, want_dx, allowed(element, width));
+        }
+    }
     case.expect("dwq", dwq.tensor, want_dwq, allowed(F32, tokens * heads));
     case.expect("dwk", dwk.tensor, want_dwk, allowed(F32, tokens * kv_heads));
 }

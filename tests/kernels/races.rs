@@ -79,6 +79,7 @@ const SOME_OF_EVERY_FAMILY: &[&[(fn(), usize)]] = &[
         (norms_and_sums::l2_norm_and_its_backward, 9),
         (norms_and_sums::layer_norm_and_its_backward, 9),
         (norms_and_sums::qk_norm_and_its_backward, 9),
+        (norms_and_sums::qk_norm_of_ranges, 1),
         (norms_and_sums::column_sum_adds_rows, 9),
         (norms_and_sums::embedding_gathers_and_scatters, 9),
         (norms_and_sums::add_scales_and_accumulates, 9),

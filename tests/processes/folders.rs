@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 28] = [
+const FAMILIES: [&str; 30] = [
     "llama",
     "mistral",
     "qwen3",
@@ -37,6 +37,8 @@ const FAMILIES: [&str; 28] = [
     "gpt_neox",
     "gemma4_text",
     "gpt_oss",
+    "qwen3_next",
+    "qwen3_5_text",
     "gpt2",
 ];
 /// Without GRISTMILL_LONG a family is evaluated on one of these and trained on the other.

@@ -2,8 +2,9 @@
 
 use gristmill::element::Element;
 use gristmill::model::config::{
-    self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, Llama3, MixtureConfig, ModelConfig,
-    Norm, NormPlacement, ParallelResidual, Positions, QueryScaling, RopeScaling, TokenDispatch, Values, Yarn,
+    self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, LinearAttention, Llama3,
+    MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions, QueryScaling, RopeScaling,
+    TokenDispatch, Values, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
@@ -69,6 +70,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 | Family::GraniteMoe
                 | Family::GptNeoX
                 | Family::GptOss
+                | Family::Qwen3Next
                 | Family::Cohere => Naming::Plain,
                 Family::Glm => Naming::Glm,
                 Family::Bloom => Naming::Bloom,
@@ -110,6 +112,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             score_cap: model.score_cap,
             logit_cap: model.logit_cap,
             sinks: model.family == Family::GptOss,
+            attention_gate: model.attention_gate,
         },
         window: model.layer.sliding_window,
         other_layers: Some(reference_layers(model)),
@@ -162,10 +165,16 @@ fn reference_layers(model: &ModelConfig) -> BTreeMap<usize, Layer> {
             window: layer.sliding_window,
             rope,
             query_scaling: layer.query_scaling.map(growth),
+            linear: layer.linear.map(reference_linear),
         };
         (number, reference)
     };
     (0..model.num_layers).filter(differs).map(layer).collect()
+}
+
+fn reference_linear(linear: LinearAttention) -> reference::gpt::LinearHeads {
+    let LinearAttention { heads, key_heads, key_dim, value_dim, conv_width } = linear;
+    reference::gpt::LinearHeads { heads, key_heads, key_dim, value_dim, conv_width }
 }
 
 fn reference_gelu(kind: Gelu) -> reference::gelu::Gelu {

@@ -55,6 +55,14 @@ impl Setup {
         Self::new(name, &format!("n_kv_heads: 2, {rope}, {model}"))
     }
 
+    /// The same model with linear attention before a layer of softmax, whose output has gates, as in Qwen3.5.
+    pub fn of_linear_attention(name: &'static str, model: &str) -> Self {
+        let heads = "layer_types: [linear_attention, full_attention], linear_num_value_heads: 4, \
+                     linear_num_key_heads: 2, linear_key_head_dim: 8, linear_value_head_dim: 12";
+        let softmax = "n_kv_heads: 2, use_qk_norm: True, attention_output_gate: True, rotary_percent: 0.5";
+        Self::new(name, &format!("{heads}, {softmax}, layernorm_zero_centered_gamma: True, {model}"))
+    }
+
     /// A model of the type `kind`, of the same width and depth.
     pub fn typed(kind: &'static str, name: &'static str, model: &str) -> Self {
         Self { kind, ..Self::new(name, model) }

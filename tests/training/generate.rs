@@ -140,6 +140,35 @@ fn rotated_models_write_as_the_reference() {
     );
 }
 
+/// States hold what was read and cannot go back: they go on with an answer whose last token was not read yet, and start
+/// anew behind a text that is forgotten in part, and behind the same text.
+#[test]
+fn linear_attention_writes_as_the_reference() {
+    let trained = trained_model(Setup::of_linear_attention("linear attention", ""));
+    writes_as_alone_and_as_the_reference(&trained, &Tier::EVERYWHERE);
+    for tier in Tier::EVERYWHERE {
+        let gpu = open_gpu_of(tier);
+        let mut kept = trained.load(&gpu, 2);
+        let mut prompts = trained.encode(&["the mill", "water"]);
+        let settings = GenerationSettings { tokens: 4, ..GREEDY };
+        for turn in 0..4 {
+            let before = gpu.submissions();
+            let got = continuations(&mut kept, &prompts, &settings);
+            let taken = gpu.submissions() - before;
+            let want = continuations(&mut trained.load(&gpu, 2), &prompts, &settings);
+            assert_eq!(got, want, "{}: turn {turn}", tier.name());
+            println!("{}: {taken} submissions in turn {turn}", tier.name());
+            for (prompt, answer) in prompts.iter_mut().zip(&got) {
+                match turn {
+                    0 => prompt.extend(answer),
+                    1 => prompt.truncate(prompt.len() - 1),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn latent_models_write_as_the_reference() {
     let direct = format!("{DIRECT}, sliding_window: 7");
@@ -212,7 +241,9 @@ fn short_prompts_are_read_token_by_token() {
 #[test]
 #[ignore = "long; `a_second_turn_reads_what_is_new_alone` has one turn"]
 fn a_conversation_writes_what_each_turn_writes_without_a_cache() {
-    for (number, setup) in [Setup::new("talk", ""), dense("talk, latent", RANKS)].into_iter().enumerate() {
+    let linear = Setup::of_linear_attention("talk, linear", "");
+    let setups = [Setup::new("talk", ""), dense("talk, latent", RANKS), linear];
+    for (number, setup) in setups.into_iter().enumerate() {
         let long = ["--model.model_config.seq_length=128", "--runner_config.batch_size=1"];
         let trained = trained_model(setup.with(&long));
         for &tier in in_turn(1 + number, &Tier::EVERYWHERE) {

@@ -89,6 +89,7 @@ fn dense_models_compute_the_same() {
     changes_no_bit(4, || {
         Setup::new("two norms", &format!("parallel_residual: two_norms, {ungated}, {DROPOUT}"))
     });
+    changes_no_bit(2, || Setup::of_linear_attention("linear attention", DROPOUT));
     changes_no_bit(2, || Setup::new("one norm", &format!("parallel_residual: one_norm, {DROPOUT}")));
 }
 
@@ -160,7 +161,12 @@ fn each_operator_of_a_mixture_computes_the_same() {
 /// GELU is a launch of its own only where either it or its argument is recomputed, not both.
 #[test]
 fn operators_are_launched_under_their_paths() {
-    let setups: [fn() -> Setup; 5] = [
+    let setups: [fn() -> Setup; 7] = [
+        || {
+            let linear = ["--model.model_config.layer_types=[linear_attention]"];
+            Setup::of_linear_attention("linear attention", "").with(&linear)
+        },
+        || Setup::new("gates", "attention_output_gate: True"),
         || Setup::new("llama", "use_qk_norm: True"),
         || dense("latent", RANKS),
         || Setup::gpt2("gpt2", DROPOUT),

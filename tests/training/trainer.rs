@@ -61,6 +61,36 @@ fn layers_with_other_heads_follow_the_reference() {
     follows_the_reference(&portable, 4);
 }
 
+/// The gates of attention's output: with normalised queries and keys, without, and with adapters.
+#[test]
+fn gates_of_attention_follow_the_reference() {
+    let gates = "n_kv_heads: 2, attention_output_gate: True";
+    follows(&Setup::new("gates", &format!("{gates}, use_qk_norm: True, rotary_percent: 0.5")));
+    follows_the_reference(&Setup::new("gates alone", &format!("{gates}, qkv_has_bias: True")), 4);
+    let adapters = "pet_config: {pet_type: lora, random_base: True, lora_dropout: 0.0, lora_rank: 3, target_modules: '.*'}";
+    let portable = ["--context.tier=portable"];
+    let adapters = Setup::new("adapters of gates", &format!("{gates}, {adapters}")).with(&portable);
+    follows_the_reference(&adapters, 4);
+}
+
+/// Linear attention before a layer of softmax: with a convolution of another width, with adapters, on each tier; and under
+/// Muon.
+#[test]
+fn linear_attention_follows_the_reference() {
+    follows(&Setup::of_linear_attention("linear attention", ""));
+    let portable = ["--context.tier=portable"];
+    let narrow =
+        Setup::of_linear_attention("narrow convolution", "linear_conv_kernel_dim: 2").with(&portable);
+    follows_the_reference(&narrow, 4);
+    let adapters = "pet_config: {pet_type: lora, random_base: True, lora_dropout: 0.0, lora_rank: 3, target_modules: '.*'}";
+    // Queries and keys of length 1 have gradients as small as the usual eps, of which AdamW makes full steps.
+    let eps = ["--optimizer={type: AdamW, betas: [0.9, 0.95], eps: 1.e-4, weight_decay: 0.1}"];
+    let adapters = Setup::of_linear_attention("adapters of linear attention", adapters).with(&eps);
+    follows_the_reference(&adapters, 4);
+    let muon = ["--optimizer={type: Muon, weight_decay: 0.1}"];
+    follows_the_reference(&Setup::of_linear_attention("linear attention under Muon", "").with(&muon), 4);
+}
+
 /// Windows of 24 tokens under frequencies made for 8 and for 16 tokens: some pairs are kept, some interpolated, some
 /// blended.
 #[test]

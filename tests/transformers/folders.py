@@ -24,7 +24,7 @@ import shapes
 FOLDERS = pathlib.Path("tests/data/folders")
 WINDOW, BATCH, RATE = shapes.WINDOW, shapes.BATCH, 3e-3
 TINY = {"vocab_size": 128, "hidden_size": 16, "num_hidden_layers": 2, "head_dim": 8, "max_position_embeddings": WINDOW, "n_positions": WINDOW, "intermediate_size": 20, "moe_intermediate_size": 12,
-        "n_embd": 16, "n_layer": 2, "n_inner": 20, "kv_lora_rank": 8, "q_lora_rank": 12, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4}
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8, "n_embd": 16, "n_layer": 2, "n_inner": 20, "kv_lora_rank": 8, "q_lora_rank": 12, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4}
 FAMILIES = {
     "llama": ("llama", {"rope_parameters": shapes.LLAMA3}),
     "mistral": ("mistral", {"sliding_window": 7, **shapes.ROPE}),
@@ -53,6 +53,8 @@ FAMILIES = {
     "gpt_neox": ("gpt_neox", shapes.SHARE),
     "gemma4_text": ("gemma4_text", shapes.GEMMA4 | {"layer_types": [shapes.SLIDING, shapes.FULL]}),
     "gpt_oss": ("gpt_oss", {"num_experts": 4, "num_local_experts": 4, "sliding_window": 7, "rope_parameters": shapes.YARN | {"truncate": False}}),
+    "qwen3_next": ("qwen3_next", shapes.QWEN3_NEXT | {"layer_types": ["linear_attention", shapes.FULL], "num_experts": 4}),
+    "qwen3_5_text": ("qwen3_5_text", shapes.QWEN3_NEXT | {"layer_types": ["linear_attention", shapes.FULL]}),
     "gpt2": ("gpt2", {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
 }
 CONVERSING = {

@@ -50,6 +50,7 @@ KEYS = {
     "shared_expert_intermediate_size": 56, "n_shared_experts": 2, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
     "routed_scaling_factor": 1.7, "norm_topk_prob": True, "kv_lora_rank": 28, "q_lora_rank": 20, "qk_nope_head_dim": 12,
     "qk_rope_head_dim": 8, "v_head_dim": 16, "n_embd": 64, "n_layer": 3, "n_layers": 3, "num_layers": 3, "n_head": 4, "n_inner": 112,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12, "linear_value_head_dim": 20, "linear_conv_kernel_dim": 3,
     "n_positions": 64, "ffn_dim": 112, "ffn_hidden_size": 112, "expert_ffn_hidden_size": 40, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2,
 }
@@ -66,6 +67,7 @@ MROPE = {"rope_parameters": ROPE["rope_parameters"] | {"mrope_section": [2, 3, 3
 TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 IMAGES = TOWER | {"image_size": 28, "patch_size": 14}
 QWEN_VISION = {"depth": 1, "hidden_size": 64, "embed_dim": 64, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64}
+QWEN3_5_VISION = {"depth": 1, "hidden_size": 64, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64, "num_position_embeddings": 16}
 # Wrappers of a language model: its class where it can be another, and the keys of their other towers.
 WRAPPERS = {
     "llava": ("llama", {"vision_config": IMAGES | {"model_type": "clip_vision_model"}}),
@@ -75,6 +77,8 @@ WRAPPERS = {
     "qwen2_vl": ("qwen2_vl_text", {"vision_config": QWEN_VISION}),
     "qwen2_5_vl": ("qwen2_5_vl_text", {"vision_config": QWEN_VISION}),
     "qwen3_vl": ("qwen3_vl_text", {"vision_config": QWEN_VISION | {"deepstack_visual_indexes": [0]}}),
+    "qwen3_5": ("qwen3_5_text", {"vision_config": QWEN3_5_VISION}),
+    "qwen3_5_moe": ("qwen3_5_moe_text", {"vision_config": QWEN3_5_VISION}),
     "gemma4": ("gemma4_text", {"vision_config": IMAGES | {"model_type": "gemma4_vision"}, "audio_config": None}),
     "gemma3": ("gemma3_text", {"vision_config": IMAGES | {"model_type": "siglip_vision_model"}, "mm_tokens_per_image": 4}),
     "idefics3": ("llama", {"vision_config": IMAGES}),
@@ -95,6 +99,7 @@ GEMMA4 = {
         FULL: {"rope_type": "proportional", "rope_theta": 700.0, "partial_rotary_factor": 0.3}, SLIDING: {"rope_type": "default", "rope_theta": 40.0},
     },
 }
+QWEN3_NEXT = {"layer_types": ["linear_attention", "linear_attention", FULL], **ROPE}
 WIDE = {"hidden_size": 160, "intermediate_size": 300, "head_dim": 40}  # of several blocks of FP8 each way
 
 # Shape: its model_type, keys that it has beside those above, and what it has to be.
@@ -313,6 +318,19 @@ SHAPES = {
     "gemma4_text with shared keys": ("gemma4_text", GEMMA4 | {"num_kv_shared_layers": 1, "layer_types": [SLIDING, FULL, FULL]}, "refused"),
     "gemma4": ("gemma4", GEMMA4 | {"tie_word_embeddings": True}, "equal"),
     "gemma3": ("gemma3", GEMMA3 | {"tie_word_embeddings": True}, "equal"),
+    "qwen3_next": ("qwen3_next", QWEN3_NEXT, "equal"),
+    "qwen3_next with dense layers": (
+        "qwen3_next",
+        {"mlp_only_layers": [0], "full_attention_interval": 2, "norm_topk_prob": False, "attention_bias": True, "tie_word_embeddings": True, **SHARE},
+        "equal",
+    ),
+    "qwen3_5_text": ("qwen3_5_text", QWEN3_NEXT, "equal"),
+    "qwen3_5_text with biases": ("qwen3_5_text", {"full_attention_interval": 2, "attention_bias": True, "tie_word_embeddings": True, **SHARE}, "equal"),
+    "qwen3_5_text without linear attention": ("qwen3_5_text", {"layer_types": [FULL] * 3, **LINEAR}, "equal"),
+    "qwen3_5_moe_text": ("qwen3_5_moe_text", QWEN3_NEXT, "equal"),
+    "qwen3_5": ("qwen3_5", QWEN3_NEXT, "equal"),
+    "qwen3_5 with a tied head": ("qwen3_5", QWEN3_NEXT | {"tie_word_embeddings": True}, "equal"),
+    "qwen3_5_moe": ("qwen3_5_moe", QWEN3_NEXT, "equal"),
     "bloom, residual after the norm": ("bloom", {"apply_residual_connection_post_layernorm": True}, "refused"),
 }
 

@@ -340,12 +340,21 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         "--model.model_config.final_logit_softcapping=30.0",
         "--model.model_config.sliding_window=5",
     ];
+    let linear = [
+        "--model.model_config.attention_output_gate=True",
+        "--model.model_config.num_layers=2",
+        "--model.model_config.layer_types=[linear_attention, full_attention]",
+        "--model.model_config.linear_num_value_heads=4",
+        "--model.model_config.linear_num_key_heads=2",
+        "--model.model_config.linear_key_head_dim=8",
+        "--model.model_config.linear_value_head_dim=12",
+    ];
     let scaling = ["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True}"];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
     let halves =
         ["float16", "bfloat16"].map(|element| format!("--model.model_config.compute_dtype={element}"));
-    let half_models = [&[][..], &plain, &centred, &after, &gpt2, &latent, &dropping];
+    let half_models = [&[][..], &plain, &centred, &after, &linear, &gpt2, &latent, &dropping];
     let optimizers: Vec<String> =
         OptimizerType::sections().map(|section| format!("--optimizer={{{section}}}")).collect();
     capabilities
@@ -357,6 +366,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 &tied,
                 &centred,
                 &after,
+                &linear,
                 &gpt2,
                 &exact,
                 &fast,

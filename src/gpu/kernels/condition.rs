@@ -104,6 +104,8 @@ conditions! {
     Parts = "parts",
     /// Before a kernel gathers, it prefetches from addresses common to all lanes.
     Prefetched = "prefetched",
+    /// A kernel's input is a range of wider rows.
+    Ranged = "ranged",
     /// The activation is ReLU instead of GELU.
     Relu = "relu",
     /// A residual is added to the result.

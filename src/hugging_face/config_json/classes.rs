@@ -226,6 +226,8 @@ pub(in crate::hugging_face) fn value_of_keys(said: &Value, fact: Value) -> Value
 /// A layer with a sliding window, in `layer_types`, and one without.
 pub(in crate::hugging_face) const SLIDING: &str = "sliding_attention";
 pub(in crate::hugging_face) const FULL: &str = "full_attention";
+/// A layer with linear attention.
+pub(in crate::hugging_face) const LINEAR: &str = "linear_attention";
 
 /// The suffix of keys of whose value half counts.
 const HALVED: &str = "/2";

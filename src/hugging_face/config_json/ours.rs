@@ -4,8 +4,8 @@ use super::classes::always_here;
 use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{
-    Activation, Family, Gate, Gelu, GroupScore, LayerConfig, MixtureConfig, ModelConfig, Norm, NormPlacement,
-    ParallelResidual, QkNorm, Score, Values,
+    Activation, Family, Gate, Gelu, GroupScore, LayerConfig, LinearAttention, MixtureConfig, ModelConfig,
+    Norm, NormPlacement, ParallelResidual, QkNorm, Score, Values,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
     };
     let window = model.layer_kinds().find_map(|(layer, _)| model.published_window(layer));
     let slides = of_layers(&|layer| window.is_none() || model.published_window(layer).is_some());
+    let is_linear = of_layers(&|layer| layer.linear.is_some());
+    let has_linear = is_linear.contains(&true);
     let values: Vec<Values> = model.layer_kinds().map(|(layer, _)| layer.values).collect();
     let mut facts: BTreeMap<&'static str, Value> = BTreeMap::from([
         ("type", type_of(model.family).into()),
@@ -45,7 +47,11 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("use_qk_norm", model.qk_norm.into()),
         ("max_position_embedding", model.max_positions.into()),
         ("sliding_window", window.into()),
-        ("layer_types", theirs::layer_types(&slides)),
+        (
+            "layer_types",
+            if has_linear { theirs::linear_types(&is_linear) } else { theirs::layer_types(&slides) },
+        ),
+        ("attention_output_gate", model.attention_gate.then_some(true).into()),
         ("sliding_theta", sliding_theta(model).into()),
         ("use_v_norm", values.iter().any(|values| *values != Values::Plain).then_some(true).into()),
         ("attention_k_eq_v", values.contains(&Values::OfKeys).then_some(true).into()),
@@ -76,7 +82,19 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
     ]);
     facts.extend(always_here().iter().map(|(fact, value)| (fact.as_str(), value.clone())));
     facts.extend(model.mixture.iter().flat_map(mixture));
+    facts.extend(model.layer_kinds().filter_map(|(layer, _)| layer.linear).flat_map(linear));
     facts
+}
+
+/// The sizes of linear attention.
+fn linear(sizes: LinearAttention) -> [(&'static str, Value); 5] {
+    [
+        ("linear_num_value_heads", sizes.heads.into()),
+        ("linear_num_key_heads", sizes.key_heads.into()),
+        ("linear_key_head_dim", sizes.key_dim.into()),
+        ("linear_value_head_dim", sizes.value_dim.into()),
+        ("linear_conv_kernel_dim", sizes.conv_width.into()),
+    ]
 }
 
 /// A number of layers without a window, if it is another than the model's.
@@ -129,6 +147,7 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
         Family::GptNeoX => "GPTNeoXConfig",
         Family::Cohere => "CohereConfig",
         Family::GptOss => "GptOssConfig",
+        Family::Qwen3Next => "Qwen3NextConfig",
     }
 }
 

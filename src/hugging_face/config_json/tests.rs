@@ -63,6 +63,13 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
             "glm4_moe_lite" => config["rms_norm_eps"] = 1e-6.into(),
             // Of heads 4 wide a quarter is odd.
             "stablelm" => config["partial_rotary_factor"] = 0.5.into(),
+            "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
+                let heads = ["linear_num_key_heads", "linear_num_value_heads"];
+                heads.iter().zip([2, 4]).for_each(|(key, count)| config[*key] = count.into());
+                let widths = ["linear_key_head_dim", "linear_value_head_dim"];
+                widths.iter().zip([8, 12]).for_each(|(key, width)| config[*key] = width.into());
+                (config["partial_rotary_factor"], config["full_attention_interval"]) = (0.5.into(), 2.into());
+            }
             "gpt_neox" => config["rotary_pct"] = 0.5.into(),
             "cwm" => config["max_position_embeddings"] = 16_384.into(),
             "qwen2_vl_text" | "qwen2_5_vl_text" => {

@@ -1,6 +1,6 @@
 //! What the class of a `config.json` computes.
 
-use super::classes::{self, FULL, Fact, Facts, Reading, SLIDING, Windows};
+use super::classes::{self, FULL, Fact, Facts, LINEAR, Reading, SLIDING, Windows};
 use super::{NOTE, rotary};
 use crate::model::config::{LayerConfig, ModelConfig};
 use serde_json::{Value, json};
@@ -348,7 +348,14 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     let have_own_heads =
         own_heads.iter().any(|fact| facts.get(fact).is_some_and(|said| !said.value.is_null()));
     let hides = if of_windows.value.is_null() && !have_own_heads { longest } else { usize::MAX };
-    let [size, types] = windows(reading, &layers, of_rotation, hides);
+    let [size, mut types] = windows(reading, &layers, of_rotation, hides);
+    if let Some(linear) = linear_layers(reading, &layers) {
+        if !linear.as_ref().is_ok_and(|linear| linear.contains(&true)) {
+            let is_of_linear = |fact: &&str| fact.starts_with("linear_");
+            facts.retain(|fact, _| !is_of_linear(fact));
+        }
+        types = linear.map_or_else(Value::from, |linear| linear_types(&linear));
+    }
     let rotates = rotates.map_or_else(Value::from, |rotates| no_rope_layers(&rotates));
     let of_windows = if size.is_null() { Fact { value: Value::Null, ..of_windows } } else { of_windows };
     for (fact, value) in [("sliding_window", size), ("layer_types", types), ("no_rope_layers", rotates)] {
@@ -373,6 +380,31 @@ impl Layers {
         (listed.len() as f64 != self.whole)
             .then(|| format!("{} entries of {} layers ({key})", listed.len(), self.whole))
     }
+}
+
+/// Which layers have linear attention, or a sentence; `None` in classes that do not know it.
+fn linear_layers(reading: &Reading<'_>, layers: &Layers) -> Option<Result<Vec<bool>, String>> {
+    const INTERVAL: &str = "full_attention_interval";
+    if !reading.reads(INTERVAL) {
+        return None;
+    }
+    let told = layers.told();
+    if let Value::Array(listed) = reading.decided("layer_types").1 {
+        if let Some(other) = listed.iter().find(|kind| **kind != LINEAR && **kind != FULL) {
+            return Some(Err(format!("{other} in some layers")));
+        }
+        let is_linear = listed.iter().take(told).map(|kind| kind == LINEAR).collect();
+        return Some(layers.misfit("layer_types", &listed).map_or(Ok(is_linear), Err));
+    }
+    // The class itself divides by this number.
+    let interval = reading.number(INTERVAL).filter(|interval| *interval >= 1.0);
+    let by_rule =
+        |interval: f64| (1..=told).map(|number| !number.is_multiple_of(interval as usize)).collect();
+    Some(
+        interval
+            .map(by_rule)
+            .ok_or("without `layer_types`, and without a number to choose its layers".into()),
+    )
 }
 
 /// Whether each layer rotates, or a sentence. In SmolLM3 1 stands for a layer that does; without a list one layer in
@@ -473,17 +505,22 @@ fn sliding_layers(reading: &Reading<'_>, layers: &Layers, rotates: &[bool]) -> V
 
 /// `layer_types` of layers that have windows or not; null if all have one.
 pub(super) fn layer_types(slides: &[bool]) -> Value {
-    pattern(slides, |slides| if slides { SLIDING } else { FULL }.into())
+    pattern(slides, true, |slides| if slides { SLIDING } else { FULL }.into())
+}
+
+/// `layer_types` of layers of which some have linear attention; null if none has.
+pub(super) fn linear_types(is_linear: &[bool]) -> Value {
+    pattern(is_linear, false, |is_linear| if is_linear { LINEAR } else { FULL }.into())
 }
 
 /// `no_rope_layers` of layers that rotate or not; null if all do.
 pub(super) fn no_rope_layers(rotates: &[bool]) -> Value {
-    pattern(rotates, |rotates| u8::from(rotates).into())
+    pattern(rotates, true, |rotates| u8::from(rotates).into())
 }
 
-/// The values of the first layers that are repeated for the others; null if all layers are `true`.
-fn pattern(layers: &[bool], value: impl Fn(bool) -> Value) -> Value {
-    if layers.iter().all(|is_so| *is_so) {
+/// The values of the first layers that are repeated for the others; null if all layers are `usual`.
+fn pattern(layers: &[bool], usual: bool, value: impl Fn(bool) -> Value) -> Value {
+    if layers.iter().all(|is_so| *is_so == usual) {
         return Value::Null;
     }
     let count = layers.len();

@@ -30,6 +30,7 @@
 //! | has layers that do not rotate, and no QK-norm | `SmolLM3ForCausalLM`, also with biases in all of attention | always |
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, also with biases in all of attention, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window in all layers, `MinistralForCausalLM` with one in some, or `CwmForCausalLM` if the feed-forward layers have biases, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
+//! | has linear attention, or gates of attention's output | `Qwen3_5ForCausalLM`, with experts `Qwen3_5MoeForCausalLM`, of its own type `Qwen3NextForCausalLM`, also with biases in all of attention | norms before sublayers that multiply by 1 + w, QK-norm of single heads and gates of attention's output; no window, no factors; of experts: plain softmax, a shared expert with a gate, of Qwen3.5: gates that sum to 1, no dense layers; Qwen3-Next has experts |
 //! | is what [`ModelConfig::is_minimax_m2`] says | `MiniMaxM2ForCausalLM` | no window, no bias of attention's output projection |
 //! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
 //! | has norms of rotated heads | `HunYuanMoEV1ForCausalLM`, also with biases in all of attention | plain softmax, gates that sum to 1, a shared expert as wide as the others and without a gate, no dense layers, no window, whole heads rotate |
@@ -71,6 +72,9 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
     }
     if model.family != Family::Llama {
         return of_type(type_of(model.family));
+    }
+    if model.attention_gate || model.has_linear_attention() {
+        return named(if model.mixture.is_some() { "qwen3_5_moe_text" } else { "qwen3_5_text" });
     }
     named(match &model.mixture {
         Some(mixture) if model.latent.is_some() && mixture.route.score == Score::Softmax => "deepseek_v2",
@@ -140,6 +144,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         matches!(name, "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "gpt_neox") || is_cohere;
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let is_gemma4 = name == "gemma4_text";
+    let has_linear = matches!(name, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text");
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.layer.intermediate_size != 4 * model.hidden_size;
     let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
@@ -225,7 +230,13 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
         (name == "gpt_bigcode" && model.layer.num_kv_heads != 1, "number of key and value heads but one"),
         (name == "bloom" && is_wide, "feed-forward network of this width"),
-        (!is_gemma && name != "nemotron" && model.zero_centered_norms, "norms that multiply by 1 + w"),
+        (
+            !is_gemma && !has_linear && name != "nemotron" && model.zero_centered_norms,
+            "norms that multiply by 1 + w",
+        ),
+        (has_linear && !model.zero_centered_norms, "norms that multiply by w"),
+        (differs(class, "attention_output_gate", model), "attention with such an output"),
+        (name == "qwen3_next" && model.mixture.is_none(), "form without experts"),
         (name != "gemma2" && model.score_cap.is_some(), "soft cap of attention scores"),
         (name != "gpt_oss" && is_clamped, "clamped gate"),
         (name == "gpt_oss" && !is_clamped, "gate but the clamped one"),
@@ -249,7 +260,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             matches!(
                 name,
                 "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" | "gemma4_text"
-            ) && !model.qk_norm,
+            ) && !model.qk_norm
+                || has_linear && !model.qk_norm,
             "attention without QK-norm",
         ),
         // The class's norms of latent vectors do not read `rms_norm_eps`.
@@ -278,9 +290,8 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         }
         "granitemoe" | "granitemoeshared" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
-        "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2" => {
-            [model.qkv_bias, false]
-        }
+        "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2"
+        | "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
         "ernie4_5" | "starcoder2" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
         _ => [false, false],
@@ -308,6 +319,9 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "cohere2",
         "gpt_neox",
         "gpt_oss",
+        "qwen3_next",
+        "qwen3_5_text",
+        "qwen3_5_moe_text",
     ];
     let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
     let has_no_qkv =
@@ -333,6 +347,7 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
     let is_granite = matches!(class, "granitemoe" | "granitemoeshared");
     let is_as_wide =
         mixture.shared.is_none_or(|shared| shared.intermediate_size == mixture.intermediate_size);
+    let is_qwen = matches!(class, "qwen3_next" | "qwen3_5_moe_text");
     let is_gated = mixture.shared.is_some_and(|shared| shared.is_gated);
     let checks = [
         (is_plain && score == Score::Sigmoid, "sigmoid scores"),
@@ -355,7 +370,10 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
             "gates that are not made to sum to 1",
         ),
         (class == "hunyuan_v1_moe" && !is_as_wide, "shared expert but one as wide as the others"),
-        (class != "qwen2_moe" && !is_granite && odd_width, "shared expert of this width"),
+        (class != "qwen2_moe" && !is_qwen && !is_granite && odd_width, "shared expert of this width"),
+        (is_qwen && !is_gated, "form without a shared expert that has a gate"),
+        (class == "qwen3_5_moe_text" && mixture.first_dense_layers > 0, "dense layers"),
+        (class == "qwen3_5_moe_text" && !norm_top_k, "gates that are not made to sum to 1"),
     ];
     checks.into_iter().filter(|(lacks, _)| *lacks).map(|(_, what)| what).collect()
 }

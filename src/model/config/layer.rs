@@ -1,6 +1,6 @@
 //! What may differ between the layers of a model.
 
-use super::{ModelConfig, Positions, QueryScaling, RopeScaling};
+use super::{LinearAttention, ModelConfig, Positions, QueryScaling, RopeScaling};
 use crate::ops::decode::Decode;
 use crate::ops::qk_norm::Values;
 use crate::ops::rope::{Rope, cos_sin_table};
@@ -39,6 +39,8 @@ pub struct LayerConfig {
     /// (PanGu-α, Zeng et al. 2021, section 2.2). The last norm then comes before this layer instead of before the head.
     /// Only the last layer can be one.
     pub has_query_table: bool,
+    /// Linear attention, which takes the place of attention by softmax; its heads are its own. `None`: softmax.
+    pub linear: Option<LinearAttention>,
 }
 
 /// A rotary embedding, with everything that its table of angles depends on.
@@ -115,6 +117,11 @@ impl ModelConfig {
     pub(crate) fn with_query_table(self) -> Self {
         let last = self.num_layers.saturating_sub(1);
         self.with_each_layer(|number, layer| layer.has_query_table = number == last)
+    }
+
+    /// Whether some layers have linear attention.
+    pub(crate) fn has_linear_attention(&self) -> bool {
+        self.layer_kinds().any(|(layer, _)| layer.linear.is_some())
     }
 
     /// Whether the queries of a layer come from a learned table.

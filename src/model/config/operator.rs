@@ -6,11 +6,17 @@
 pub enum Operator {
     AttentionNorm,
     Qkv,
+    LinearIn,
+    Convolution,
+    DeltaGates,
+    DeltaRule,
+    GatedNorm,
     QkNorm,
     LatentQueryNorm,
     LatentNorm,
     LatentHeads,
     FlashAttention,
+    AttentionGate,
     Output,
     PostAttentionNorm,
     FeedForwardNorm,
@@ -40,8 +46,14 @@ pub enum Feature {
     FeedForwardNorm,
     /// Norms of their outputs.
     NormsAfter,
+    /// Attention by softmax.
+    Softmax,
+    /// Linear attention.
+    LinearAttention,
     /// Norms of the heads of q and k.
     QkNorm,
+    /// A gate of attention's output.
+    AttentionGate,
     /// Multi-head latent attention.
     Latent,
     /// A latent vector of the queries.
@@ -66,14 +78,20 @@ pub enum Feature {
 
 /// Each operator, in the order of the enum: the feature that a layer must have to contain it, and its path below the
 /// layer.
-const TABLE: [(Operator, Feature, &str); 23] = [
+const TABLE: [(Operator, Feature, &str); 29] = [
     (Operator::AttentionNorm, Feature::NormsBefore, "attention_norm"),
-    (Operator::Qkv, Feature::Any, "attention.wqkv"),
+    (Operator::Qkv, Feature::Softmax, "attention.wqkv"),
+    (Operator::LinearIn, Feature::LinearAttention, "attention.w_in"),
+    (Operator::Convolution, Feature::LinearAttention, "attention.conv"),
+    (Operator::DeltaGates, Feature::LinearAttention, "attention.gates"),
+    (Operator::DeltaRule, Feature::LinearAttention, "attention.delta_rule"),
+    (Operator::GatedNorm, Feature::LinearAttention, "attention.norm"),
     (Operator::QkNorm, Feature::QkNorm, "attention.qk_norm"),
     (Operator::LatentQueryNorm, Feature::LatentQueries, "attention.q_norm"),
     (Operator::LatentNorm, Feature::Latent, "attention.kv_norm"),
     (Operator::LatentHeads, Feature::Latent, "attention.heads"),
-    (Operator::FlashAttention, Feature::Any, "attention.flash_attention"),
+    (Operator::FlashAttention, Feature::Softmax, "attention.flash_attention"),
+    (Operator::AttentionGate, Feature::AttentionGate, "attention.gate"),
     (Operator::Output, Feature::Any, "attention.wo"),
     (Operator::PostAttentionNorm, Feature::NormsAfter, "post_attention_norm"),
     (Operator::FeedForwardNorm, Feature::FeedForwardNorm, "ffn_norm"),

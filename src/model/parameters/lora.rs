@@ -107,7 +107,7 @@ fn a_pieces(low_rank: &LowRank, adapted: &[&Piece]) -> Vec<Piece> {
         rows: low_rank.rank,
         is_transposed: false,
         heads: None,
-        fused: None,
+        groups: None,
         stacked: None,
         stack: None,
     };
@@ -143,7 +143,7 @@ fn b_pieces(adapted: &[&Piece]) -> Vec<Piece> {
             rows: base.rows,
             is_transposed: false,
             heads: base.heads,
-            fused: base.fused,
+            groups: base.groups,
             stacked: None,
             stack: None,
         }

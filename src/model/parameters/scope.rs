@@ -2,7 +2,7 @@
 
 use super::share::{Applies, Section, Split};
 use super::{
-    FusedHeads, Init, InterleavedHeads, Linear, NormWeights, Piece, Place, Role, Spec, Stack, UpdateRule,
+    Init, InterleavedHeads, Linear, NormWeights, Piece, Place, Role, RowGroups, Spec, Stack, UpdateRule,
 };
 use crate::element::Element;
 use crate::model::config::{LayerConfig, MixtureConfig, ModelConfig, Norm};
@@ -45,8 +45,8 @@ pub(super) struct StackedRows {
     split: Option<Split>,
     /// The heads in the first pieces, if files order their dimensions differently, and the number of these pieces.
     heads: Option<(InterleavedHeads, usize)>,
-    /// The heads of q, k and v, if they are one piece that files order differently.
-    fused: Option<FusedHeads>,
+    /// The groups of the first pieces, if files hold their rows group by group.
+    groups: Vec<RowGroups>,
     /// The experts, if they are one piece.
     stack: Option<Stack>,
     /// Whether the names of pieces end with their kind, as in `.weight`.
@@ -219,6 +219,26 @@ impl<'a, P> Scope<'a, P> {
         self.norm_of(path, &rows.with_heads(self.interleaved_heads(), 1))
     }
 
+    /// The norm of heads `cols` wide that multiplies by w, whatever the other norms do.
+    pub fn plain_norm(&mut self, path: &str, name: &str, cols: usize) -> P {
+        let pieces = StackedRows::new([name], &[cols]).pieces(&self.name, "weight");
+        self.declare(Role::Vector, path, [1, cols], Init::Ones, pieces, None)
+    }
+
+    /// A convolution over `width` tokens of each of `channels` channels.
+    pub fn convolution(&mut self, path: &str, name: &str, [width, channels]: [usize; 2]) -> P {
+        let pieces = StackedRows::new([name], &[width]).pieces(&self.name, "weight").into_iter();
+        let pieces = pieces.map(|piece| Piece { is_transposed: true, ..piece }).collect();
+        let init = Init::Normal(self.config.init_std);
+        self.declare(Role::Convolution, path, [width, channels], init, pieces, None)
+    }
+
+    /// A vector with a number for each of `heads` heads of linear attention. Files give it no kind.
+    pub fn of_linear_heads(&mut self, path: &str, name: &str, heads: usize, init: Init) -> P {
+        let pieces = StackedRows::new([name], &[heads]).without_kind().pieces(&self.name, "");
+        self.declare(Role::Vector, path, [1, heads], init, pieces, None)
+    }
+
     /// A number that files hold and nothing trains, 1 at first.
     pub fn constant(&mut self, path: &str, name: &str) -> P {
         let pieces = StackedRows::new([name], &[1]).without_kind().pieces(&self.name, "");
@@ -350,7 +370,8 @@ impl StackedRows {
         assert!(names.len() == places.len(), "{} names for {} pieces", names.len(), places.len());
         let pieces =
             names.into_iter().zip(places).map(|(name, &(first, rows))| (name, first, rows)).collect();
-        Self { pieces, stored, maps, split: None, heads: None, fused: None, stack: None, has_kind: true }
+        let groups = Vec::new();
+        Self { pieces, stored, maps, split: None, heads: None, groups, stack: None, has_kind: true }
     }
 
     /// Number of rows as stored.
@@ -403,9 +424,9 @@ impl StackedRows {
         Self { heads: heads.map(|heads| (heads, count)), ..self }
     }
 
-    /// These rows, with q, k and v of each head side by side in files if `fused` is given.
-    pub fn fused(self, fused: Option<FusedHeads>) -> Self {
-        Self { fused, ..self }
+    /// These rows, of whose first pieces files hold the rows in these `groups`.
+    pub fn in_groups(self, groups: Vec<RowGroups>) -> Self {
+        Self { groups, ..self }
     }
 
     /// These rows, those of all experts, whose files have one tensor of them, named without a kind.
@@ -425,7 +446,7 @@ impl StackedRows {
             rows: *rows,
             is_transposed: false,
             heads: self.heads.filter(|(_, count)| index < *count).map(|(heads, _)| heads),
-            fused: self.fused,
+            groups: self.groups.get(index).copied(),
             stacked: None,
             stack: self.stack,
         };

@@ -82,6 +82,8 @@ pub enum Role {
     Router,
     /// The weight of a norm or a bias: one row.
     Vector,
+    /// The weights (W, C) of a convolution of each channel by itself, which files hold as (C, 1, W).
+    Convolution,
     /// A number that files hold and nothing trains.
     Constant,
     /// A factor of low-rank adapters.
@@ -134,6 +136,8 @@ pub enum Init {
     Normal(f64),
     /// Uniform between plus and minus this.
     Uniform(f64),
+    /// The logarithm of a number that is uniform between 0.01 and 16, as in `transformers`.
+    LogOfPace,
     /// All ones.
     Ones,
     /// All zeros.
@@ -153,8 +157,8 @@ pub struct Piece {
     pub is_transposed: bool,
     /// The heads in its rows, if files hold the dimensions of heads in another order.
     pub heads: Option<InterleavedHeads>,
-    /// The heads in its rows, if files hold the heads themselves in another order.
-    pub fused: Option<FusedHeads>,
+    /// The groups of its rows, if files hold them group by group.
+    pub groups: Option<RowGroups>,
     /// The number of matrices with as many rows each that it stacks, if files hold it as (matrices, rows, columns).
     pub stacked: Option<usize>,
     /// The experts in its rows, if files hold all of them as one tensor.
@@ -171,16 +175,16 @@ pub struct Stack {
     pub is_interleaved: bool,
 }
 
-/// q, k and v in one matrix that files hold group by group, as in Bloom and InternLM2: the query heads that share a key
-/// head, that key head, its value head. In arenas it holds all queries, then all keys, then all values.
+/// Rows of several kinds that files hold group by group, as q, k and v in Bloom and InternLM2: the query heads that share
+/// a key head, that key head, its value head. Arenas hold all rows of a kind together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FusedHeads {
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Dimensions of a head.
-    pub head_dim: usize,
+pub struct RowGroups {
+    /// Number of groups.
+    pub groups: usize,
+    /// Rows of each kind in a group, in the order of files; 0 for kinds that are not there.
+    pub rows: [usize; 4],
+    /// Whether arenas have the last kind first.
+    pub is_reversed: bool,
 }
 
 /// Heads that rotate in interleaved pairs, (2i, 2i + 1). Most models of Hugging Face rotate in halves, (i, i +
@@ -206,6 +210,7 @@ impl Spec {
             Role::Matrix
             | Role::Router
             | Role::Vector
+            | Role::Convolution
             | Role::Constant
             | Role::ExpertBiases { .. }
             | Role::Lora => None,
@@ -216,6 +221,7 @@ impl Spec {
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
         match (self.role, piece.stack, piece.stacked) {
             (role, ..) if role.is_row() => vec![piece.rows],
+            (Role::Convolution, ..) => vec![self.whole_cols(), 1, piece.rows],
             (Role::ExpertBiases { .. }, Some(Stack { experts, .. }), _) => vec![experts, self.whole_cols()],
             (Role::ExpertBiases { .. }, None, _) => vec![self.whole_cols()],
             (_, Some(Stack { experts, .. }), _) => vec![experts, self.whole_cols(), piece.rows / experts],
@@ -241,8 +247,8 @@ impl Spec {
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, self.whole_cols()),
             Some(heads) => gathered(&values, piece.rows, |row| heads.stored_row(row)),
-            None => match (piece.fused, piece.stack) {
-                (Some(fused), _) => gathered(&values, piece.rows, |row| fused.stored_row(row)),
+            None => match (piece.groups, piece.stack) {
+                (Some(groups), _) => gathered(&values, piece.rows, |row| groups.stored_row(row)),
                 (None, Some(stack)) => stack.in_file_order(&values, self.outputs_of(piece, stack)),
                 (None, None) => values,
             },
@@ -254,8 +260,8 @@ impl Spec {
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, piece.rows),
             Some(heads) => gathered(&values, piece.rows, |row| heads.file_row(row)),
-            None => match (piece.fused, piece.stack) {
-                (Some(fused), _) => gathered(&values, piece.rows, |row| fused.file_row(row)),
+            None => match (piece.groups, piece.stack) {
+                (Some(groups), _) => gathered(&values, piece.rows, |row| groups.file_row(row)),
                 (None, Some(stack)) => stack.in_row_order(&values, self.outputs_of(piece, stack)),
                 (None, None) => values,
             },
@@ -306,7 +312,7 @@ impl Piece {
 
     /// Whether files hold its rows as they are stored.
     pub(crate) fn is_in_order(&self) -> bool {
-        !self.is_transposed && self.heads.is_none() && self.fused.is_none() && self.stack.is_none()
+        !self.is_transposed && self.heads.is_none() && self.groups.is_none() && self.stack.is_none()
     }
 }
 
@@ -369,32 +375,41 @@ impl InterleavedHeads {
     }
 }
 
-impl FusedHeads {
-    /// The heads in `layer` of the model of `config`, if its files fuse them.
-    pub(super) fn of(config: &ModelConfig, layer: &LayerConfig, are_fused: bool) -> Option<Self> {
-        let (heads, LayerConfig { num_kv_heads: kv_heads, head_dim, .. }) = (config.num_heads, *layer);
-        are_fused.then_some(Self { heads, kv_heads, head_dim })
+impl RowGroups {
+    /// q, k and v of the heads in `layer` of the model of `config`.
+    pub(super) fn of_heads(config: &ModelConfig, layer: &LayerConfig) -> Self {
+        let LayerConfig { num_kv_heads, head_dim, .. } = *layer;
+        let queries = config.num_heads / num_kv_heads * head_dim;
+        Self { groups: num_kv_heads, rows: [queries, head_dim, head_dim, 0], is_reversed: false }
+    }
+
+    /// The first stored row of rows of kind number `kind`.
+    fn start(self, kind: usize) -> usize {
+        let before = if self.is_reversed { &self.rows[kind + 1..] } else { &self.rows[..kind] };
+        self.groups * before.iter().sum::<usize>()
     }
 
     /// The stored row of row `row` of a file.
     fn stored_row(self, row: usize) -> usize {
-        let (shared, dim) = (self.heads / self.kv_heads, row % self.head_dim);
-        let (group, place) = (row / self.head_dim / (shared + 2), row / self.head_dim % (shared + 2));
-        let head = match place.checked_sub(shared) {
-            None => group * shared + place,
-            Some(is_value) => self.heads + is_value * self.kv_heads + group,
-        };
-        head * self.head_dim + dim
+        let size: usize = self.rows.iter().sum();
+        let (group, mut place, mut kind) = (row / size, row % size, 0);
+        while place >= self.rows[kind] {
+            place -= self.rows[kind];
+            kind += 1;
+        }
+        self.start(kind) + group * self.rows[kind] + place
     }
 
     /// The row in a file of the stored row `row`.
     fn file_row(self, row: usize) -> usize {
-        let (shared, head, dim) = (self.heads / self.kv_heads, row / self.head_dim, row % self.head_dim);
-        let (group, place) = match head.checked_sub(self.heads) {
-            None => (head / shared, head % shared),
-            Some(of_key) => (of_key % self.kv_heads, shared + of_key / self.kv_heads),
+        let size: usize = self.rows.iter().sum();
+        let holds = |kind: &usize| {
+            (self.start(*kind)..self.start(*kind) + self.groups * self.rows[*kind]).contains(&row)
         };
-        (group * (shared + 2) + place) * self.head_dim + dim
+        let kind = (0..self.rows.len()).find(holds).expect("a row of some kind");
+        let within = row - self.start(kind);
+        let (group, place) = (within / self.rows[kind], within % self.rows[kind]);
+        group * size + self.rows[..kind].iter().sum::<usize>() + place
     }
 }
 
@@ -434,18 +449,22 @@ mod tests {
     }
 
     #[test]
-    fn files_hold_fused_heads_group_by_group() {
+    fn files_hold_rows_of_several_kinds_group_by_group() {
         // Bloom: q, k and v of head 0, then of head 1.
-        let heads = FusedHeads { heads: 2, kv_heads: 2, head_dim: 2 };
+        let heads = RowGroups { groups: 2, rows: [2, 2, 2, 0], is_reversed: false };
         let order: Vec<usize> = (0..12).map(|row| heads.stored_row(row)).collect();
         assert_eq!(order, [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]);
         // Two query heads for each key head.
-        let grouped = FusedHeads { heads: 4, kv_heads: 2, head_dim: 1 };
+        let grouped = RowGroups { groups: 2, rows: [2, 1, 1, 0], ..heads };
         let order: Vec<usize> = (0..8).map(|row| grouped.stored_row(row)).collect();
         assert_eq!(order, [0, 1, 4, 6, 2, 3, 5, 7]);
-        for heads in [heads, grouped] {
-            let rows = (heads.heads + 2 * heads.kv_heads) * heads.head_dim;
-            assert!((0..rows).all(|row| heads.file_row(heads.stored_row(row)) == row));
+        // Each query before its gate; arenas have all gates first.
+        let gated = RowGroups { groups: 2, rows: [2, 2, 0, 0], is_reversed: true };
+        let order: Vec<usize> = (0..8).map(|row| gated.stored_row(row)).collect();
+        assert_eq!(order, [4, 5, 0, 1, 6, 7, 2, 3]);
+        for groups in [heads, grouped, gated, RowGroups { groups: 3, rows: [1, 2, 3, 4], ..gated }] {
+            let rows = groups.groups * groups.rows.iter().sum::<usize>();
+            assert!((0..rows).all(|row| groups.file_row(groups.stored_row(row)) == row));
         }
     }
 

@@ -120,6 +120,12 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
     if model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads {
         fault("heads that are normalised together (`qk_norm_kind: all_heads`); write 1".to_string());
     }
+    if model.has_linear_attention() {
+        fault("linear attention (`layer_types: linear_attention`); write 1".to_string());
+    }
+    if model.attention_gate {
+        fault("attention whose output has a gate (`attention_output_gate`); write 1".to_string());
+    }
     let mixture = model.mixture.as_ref();
     let has_dense = (0..model.num_layers).any(|layer| model.mixture_of(layer).is_none());
     let dense = model.layer_kinds().filter(|_| has_dense);

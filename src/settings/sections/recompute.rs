@@ -132,12 +132,16 @@ impl LayerFeatures<'_> {
         let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace && !is_query_layer);
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
         let has_gate = self.has_gate();
+        let is_linear = model.layer(layer).linear.is_some();
         match operator.needs() {
             Feature::Any => true,
             Feature::NormsBefore => model.norm_placement.is_before(),
             Feature::FeedForwardNorm => model.has_ffn_norm(),
             Feature::NormsAfter => model.norm_placement.is_after(),
-            Feature::QkNorm => model.qk_norm,
+            Feature::Softmax => !is_linear,
+            Feature::LinearAttention => is_linear,
+            Feature::QkNorm => model.qk_norm && !is_linear,
+            Feature::AttentionGate => model.attention_gate && !is_linear,
             Feature::Latent => model.latent.is_some(),
             Feature::LatentQueries => model.latent.is_some_and(|latent| latent.q_rank.is_some()),
             Feature::Dense => mixture.is_none(),

@@ -13,8 +13,8 @@ pub struct MaxLogits {
     /// (layers, heads) u32, with rows padded to the alignment of bindings; cleared at the start of a step.
     pub largest: Tensor,
     heads: usize,
-    /// Path of the attention of each layer.
-    paths: Vec<String>,
+    /// Number and path of the attention of each layer that has scores.
+    paths: Vec<(usize, String)>,
 }
 
 impl MaxLogits {
@@ -29,14 +29,20 @@ impl MaxLogits {
                 Element::U32,
             ),
             heads: model.num_heads,
-            paths: (0..layers(model)).map(|layer| format!("layers.{layer}.attention")).collect(),
+            paths: (0..layers(model))
+                .filter(|layer| model.layer(*layer).linear.is_none())
+                .map(|layer| (layer, format!("layers.{layer}.attention")))
+                .collect(),
         })
     }
 
     /// The numbers of each layer, from the `words` that the host read.
     pub(super) fn values(&self, words: &[u32]) -> Vec<MonitorValue> {
-        let rows = words.chunks_exact(self.largest.stride as usize);
-        self.paths.iter().zip(rows).flat_map(|(path, row)| self.of_layer(path, row)).collect()
+        let stride = self.largest.stride as usize;
+        let of_layer = |(layer, path): &(usize, String)| {
+            self.of_layer(path, &words[layer * stride..(layer + 1) * stride])
+        };
+        self.paths.iter().flat_map(of_layer).collect()
     }
 
     fn of_layer(&self, path: &str, row: &[u32]) -> [MonitorValue; 3] {

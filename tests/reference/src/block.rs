@@ -5,25 +5,25 @@
 //! GPT-2: x ← x + c_proj(attention(q, k, v)), then x ← x + c_proj(gelu(c_fc(…))).
 
 mod feed_forward;
+mod gate;
 mod latent;
+mod linear;
 mod lora;
 mod qkv;
+mod softmax;
 
 pub(super) use feed_forward::FeedForward;
 
 use std::borrow::Cow;
 
-use super::attention::{Attention, attention, attention_backward, sinks_backward};
 use super::gpt::{Architecture, Shape, Weights, accumulate};
-use super::largest_scores::{by_head, largest_scores};
 use super::layer_norm::{layer_norm, layer_norm_backward};
 use super::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
 use super::mixture::Memory;
 use super::rms_norm::{rms_norm, rms_norm_backward};
-use super::rope::{rope, rope_backward};
-use super::variant::{Names, NormBias, Norms, Parallel, QkNorm};
+use super::variant::{Names, NormBias, Norms, Parallel};
 use super::vector::{add, scaled};
-use latent::Latent;
+use softmax::Softmax;
 
 /// What the sinks of a block are called.
 pub(super) const SINKS: &str = "self_attn.sinks";
@@ -49,20 +49,8 @@ pub(super) struct Activations {
     x: Vec<f64>,
     /// x after the first norm, (N, D).
     attention_input: Vec<f64>,
-    /// Projected queries (N, H·d) and keys (N, K·d), rotated if their norm comes after that, which only the backward
-    /// pass of their norm reads.
-    q_projected: Vec<f64>,
-    k_projected: Vec<f64>,
-    /// Projected values (N, K·d), if they are normalised.
-    v_projected: Vec<f64>,
-    /// What latent attention makes them of.
-    latent: Option<Latent>,
-    /// Inputs of attention: q (N, H·d), k (N, K·d), v (N, K·d).
-    q: Vec<f64>,
-    k: Vec<f64>,
-    v: Vec<f64>,
-    /// Output of attention, (N, H·d).
-    attended: Vec<f64>,
+    /// Those of attention by softmax.
+    softmax: Option<Softmax>,
     /// The output of attention (N, D), if a norm comes after it.
     attention_output: Vec<f64>,
     /// The residual stream between attention and feed-forward network, (N, D).
@@ -81,39 +69,14 @@ impl Block<'_> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let attention_input = self.norm_before(names.attention_norm, &x);
-        let (latent, [q_projected, k_projected, mut v]) = match &self.shape.latent {
-            Some(sizes) => {
-                let (saved, qkv) = self.latent(sizes, &attention_input);
-                (Some(saved), qkv)
+        let (mixed, softmax) = match self.shape.layer(self.layer).linear {
+            Some(heads) => (self.linear(&heads, &attention_input), None),
+            None => {
+                let (mixed, saved) = self.softmax(&attention_input);
+                (mixed, Some(saved))
             }
-            None => (None, self.project_qkv(&attention_input).map(store)),
         };
-        let mut v_projected = Vec::new();
-        if self.shape.variant.value_norm {
-            let ones = self.unit_weights();
-            let normed = store(rms_norm(&v, &ones, ones.len(), self.shape.norm_eps));
-            v_projected = std::mem::replace(&mut v, normed);
-        }
-        let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
-        let norms = |qk: [&[f64]; 2]| [0, 1].map(|i| store(self.norm(names.qk_norms[i], qk[i])));
-        let [mut q, mut k] = match self.shape.qk_norm && !is_last {
-            true => norms([&q_projected, &k_projected]),
-            false => [q_projected.clone(), k_projected.clone()],
-        };
-        let layer = self.shape.layer(self.layer);
-        if let Some(rotation) = &layer.rope {
-            rope(&mut q, self.positions, self.shape.num_heads, rotation);
-            rope(&mut k, self.positions, layer.num_kv_heads, rotation);
-            self.scale_queries(&mut q);
-            (q, k) = (store(q), store(k));
-        }
-        let (mut q_normed, mut k_normed) = (q_projected, k_projected);
-        if is_last {
-            (q_normed, k_normed) = (q, k);
-            [q, k] = norms([&q_normed, &k_normed]);
-        }
-        let attended = store(attention(&q, &k, &v, &self.attention()).0);
-        let (x_middle, attention_output) = self.plus(&x, self.project(names.out, &attended), 0);
+        let (x_middle, attention_output) = self.plus(&x, mixed, 0);
 
         let feed_forward_input = match self.shape.variant.parallel {
             None => self.norm_before(names.ffn_norm, &x_middle),
@@ -129,14 +92,7 @@ impl Block<'_> {
         let saved = Activations {
             x,
             attention_input,
-            q_projected: q_normed,
-            k_projected: k_normed,
-            v_projected,
-            latent,
-            q,
-            k,
-            v,
-            attended,
+            softmax,
             attention_output,
             x_middle,
             feed_forward_input,
@@ -182,40 +138,11 @@ impl Block<'_> {
 
         let dadded = scaled(&dx_middle, self.shape.factors.residual);
         let dadded = self.post_norm_backward(&saved.attention_output, &dadded, 0, grads);
-        let dattended = store(self.project_backward(names.out, &saved.attended, &dadded, grads));
-        let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
-        let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(store);
-        if self.shape.variant.value_norm {
-            let ones = self.unit_weights();
-            let eps = self.shape.norm_eps;
-            dv = store(rms_norm_backward(&saved.v_projected, &ones, &dv, ones.len(), eps).0);
-        }
-        if self.shape.variant.sinks {
-            let dsinks = sinks_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
-            accumulate(grads, &self.path(SINKS), dsinks);
-        }
-        let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
-        let mut norms_backward = |dq: &[f64], dk: &[f64]| {
-            let mut of = |i: usize, x: &[f64], dy| store(self.norm_backward(names.qk_norms[i], x, dy, grads));
-            [of(0, &saved.q_projected, dq), of(1, &saved.k_projected, dk)]
-        };
-        if is_last {
-            [dq, dk] = norms_backward(&dq, &dk);
-        }
-        let layer = self.shape.layer(self.layer);
-        if let Some(rotation) = &layer.rope {
-            self.scale_queries(&mut dq);
-            rope_backward(&mut dq, self.positions, self.shape.num_heads, rotation);
-            rope_backward(&mut dk, self.positions, layer.num_kv_heads, rotation);
-            (dq, dk) = (store(dq), store(dk));
-        }
-        if self.shape.qk_norm && !is_last {
-            [dq, dk] = norms_backward(&dq, &dk);
-        }
-        let (input, dqkv) = (&saved.attention_input, [&dq[..], &dk, &dv]);
-        let dinput = match (&self.shape.latent, &saved.latent) {
-            (Some(sizes), Some(latent)) => self.latent_backward(sizes, latent, input, dqkv, grads),
-            _ => self.project_qkv_backward(input, dqkv, grads),
+        let input = &saved.attention_input;
+        let dinput = match (&saved.softmax, self.shape.layer(self.layer).linear) {
+            (Some(softmax), _) => self.softmax_backward(softmax, input, &dadded, grads),
+            (None, Some(heads)) => self.linear_backward(&heads, input, &dadded, grads),
+            (None, None) => panic!("a block has attention of some kind."),
         };
         let dinput = store(dshared.map_or(dinput.clone(), |dshared| add(&dinput, &dshared)));
         let dresidual = dx.map_or(dx_middle.clone(), |dx| add(&dx_middle, &dx));
@@ -227,49 +154,9 @@ impl Block<'_> {
         add(x, &scaled(added, self.shape.factors.residual))
     }
 
-    /// Multiplies queries (N, H·d), or their gradient, by the factors of their positions, if the layer has some. The
-    /// product is stored together with the rotation.
-    fn scale_queries(&self, q: &mut [f64]) {
-        let layer = self.shape.layer(self.layer);
-        if let Some(scaling) = layer.query_scaling {
-            scaling.scale(q, self.positions, self.shape.num_heads * layer.head_dim);
-        }
-    }
-
-    /// The weights of a norm of heads that has none.
-    fn unit_weights(&self) -> Vec<f64> {
-        vec![1.0; self.shape.layer(self.layer).head_dim]
-    }
-
     /// The factor of the block's result.
     fn scalar(&self) -> Option<f64> {
         self.shape.variant.layer_scalars.then(|| self.weights[&self.path("layer_scalar")][0])
-    }
-
-    /// The largest attention score of each head.
-    pub(super) fn largest_scores(&self, saved: &Activations) -> Vec<f64> {
-        by_head(&largest_scores(&saved.q, &saved.k, &self.attention()), self.shape.num_heads)
-    }
-
-    /// Causal attention within each sequence, with scores scaled by their factor, 1/√head_dim, or as latent attention has it.
-    fn attention(&self) -> Attention<'_> {
-        let (latent, layer) = (self.shape.latent, self.shape.layer(self.layer));
-        let scale = latent.map_or(1.0 / (layer.head_dim as f64).sqrt(), |latent| latent.scale);
-        Attention {
-            tokens: self.sequence_length,
-            heads: self.shape.num_heads,
-            kv_heads: layer.num_kv_heads,
-            head_dim: layer.head_dim,
-            value_dim: latent.map_or(layer.head_dim, |latent| latent.value_dim),
-            causal: true,
-            scale: self.shape.factors.scores.unwrap_or(scale),
-            soft_cap: self.shape.variant.score_cap,
-            window: layer.window,
-            starts: None,
-            factors: None,
-            alibi: self.shape.variant.alibi,
-            sinks: self.shape.variant.sinks.then(|| &self.weights[&self.path(SINKS)][..]),
-        }
     }
 
     /// The linear layer `name` of the block, with a bias if the weights contain one, and with its adapter: x (N, k) ->

@@ -94,6 +94,23 @@ pub struct Layer {
     pub rope: Option<Rope>,
     /// How queries grow with their position.
     pub query_scaling: Option<QueryScaling>,
+    /// Linear attention instead of softmax; Llama only.
+    pub linear: Option<LinearHeads>,
+}
+
+/// The heads of linear attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearHeads {
+    /// Value heads.
+    pub heads: usize,
+    /// Heads of queries and keys, a divisor of `heads`.
+    pub key_heads: usize,
+    /// Elements of a query and of a key.
+    pub key_dim: usize,
+    /// Elements of a value.
+    pub value_dim: usize,
+    /// Tokens that the convolution sees.
+    pub conv_width: usize,
 }
 
 /// The kind of layers, and their names.
@@ -223,6 +240,7 @@ impl Shape {
             window: self.window,
             rope: Some(self.rope).filter(|_| self.rotates() && self.latent.is_none()),
             query_scaling: None,
+            linear: None,
         }
     }
 

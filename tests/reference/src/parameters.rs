@@ -107,19 +107,26 @@ impl Shape {
                 add(&format!("{name}.bias"), out);
             }
         };
+        if let Some(heads) = self.layer(layer).linear {
+            heads.parameters(hidden).iter().for_each(|(name, count)| add(name, *count));
+        }
+        let has_softmax = self.layer(layer).linear.is_none();
         let of_latent =
             |latent: LatentAttention| latent.parameters(hidden, self.num_heads, self.rope.head_dim);
         for (name, count) in self.latent.map(of_latent).into_iter().flatten() {
             add(&format!("{name}.weight"), count);
         }
         let joined = [q + 2 * kv];
-        let widths = if names.qkv.len() == 1 { &joined[..] } else { &[q, kv, kv] };
+        let of_q = if self.variant.attention_gate { 2 * q } else { q };
+        let widths = if names.qkv.len() == 1 { &joined[..] } else { &[of_q, kv, kv] };
         // Keys that are the values, too, have no third projection.
         let count = if self.layer(layer).key_values { 2 } else { names.qkv.len() };
-        for (name, &width) in names.qkv.iter().zip(widths).take(count).filter(|_| self.latent.is_none()) {
+        for (name, &width) in
+            names.qkv.iter().zip(widths).take(count).filter(|_| has_softmax && self.latent.is_none())
+        {
             linear(&mut add, name, [width, hidden], biases.qkv);
         }
-        if self.qk_norm {
+        if self.qk_norm && has_softmax {
             let widths = match self.variant.qk_norm {
                 QkNorm::AllHeads => [q, kv],
                 QkNorm::Heads | QkNorm::RotatedHeads => [head_dim; 2],
@@ -129,7 +136,9 @@ impl Shape {
         if self.variant.sinks {
             add(SINKS, self.num_heads);
         }
-        linear(&mut add, "self_attn.o_proj", [hidden, out], biases.output);
+        if has_softmax {
+            linear(&mut add, "self_attn.o_proj", [hidden, out], biases.output);
+        }
         if self.variant.norms != Norms::Before {
             names.post_norms.iter().for_each(|norm| add(&format!("{norm}.weight"), hidden));
         }

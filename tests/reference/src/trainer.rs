@@ -104,16 +104,17 @@ pub struct StepResult {
 }
 
 /// The usual rule for weight decay: matrices decay, embedding and output projection included; norms (`ln_1`,
-/// `ln_2`, `ln_f` in GPT-2), biases and sinks do not.
+/// `ln_2`, `ln_f` in GPT-2), biases, sinks and the numbers of heads of linear attention do not.
 pub fn decays(name: &str) -> bool {
-    let is_vector = [".bias", ".sinks"].iter().any(|end| name.ends_with(end));
+    let is_vector = [".bias", ".sinks", ".A_log", ".dt_bias"].iter().any(|end| name.ends_with(end));
     !is_vector && !name.contains("norm") && !name.contains(".ln_")
 }
 
 /// Whether Muon optimizes the tensor: projection matrices only. Excluded are the tables, which are looked up by token,
 /// routers, whose rows score experts individually, and vectors.
 fn is_layer_matrix(name: &str) -> bool {
-    name.ends_with("_proj.weight") || name.ends_with(".kv_a_proj_with_mqa.weight")
+    let last = name.rsplit('.').nth(1).unwrap_or_default();
+    name.ends_with("_proj.weight") || last == "kv_a_proj_with_mqa" || last.starts_with("in_proj_")
 }
 
 impl Trainer {
@@ -197,7 +198,10 @@ impl Trainer {
             _ if name.ends_with("q_b_proj.weight") => self.weights[name].len() / (num_heads * head_dim),
             _ if name.ends_with("kv_b_proj.weight") => latent.map_or(hidden_size, |latent| latent.kv_rank),
             _ if name.ends_with("eh_proj.weight") => 2 * hidden_size,
-            _ if ["o_proj.weight", "down_proj.weight"].iter().any(|end| name.ends_with(end)) => {
+            _ if ["o_proj.weight", "out_proj.weight", "down_proj.weight"]
+                .iter()
+                .any(|end| name.ends_with(end)) =>
+            {
                 self.weights[name].len() / hidden_size
             }
             _ => hidden_size,

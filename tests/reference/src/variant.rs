@@ -42,6 +42,8 @@ pub struct Variant {
     pub logit_cap: Option<f64>,
     /// Each head has a sink, a learned logit beside the scores, as in gpt-oss.
     pub sinks: bool,
+    /// Each element of attention's output is multiplied by the sigmoid of a gate, which is projected beside its query.
+    pub attention_gate: bool,
 }
 
 /// How queries and keys are normalised.
@@ -137,6 +139,7 @@ impl Variant {
         score_cap: None,
         logit_cap: None,
         sinks: false,
+        attention_gate: false,
     };
 }
 

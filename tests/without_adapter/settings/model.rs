@@ -112,7 +112,8 @@ fn layers_may_differ() {
         assert!(found.ends_with(expected), "{keys}: {found}");
     }
     let found = model("layer_types: chunked_attention").unwrap_err().to_string();
-    let expected = "layer_types: expected full_attention or sliding_attention, or a list of these, found `chunked_attention`";
+    let expected = "layer_types: expected full_attention, sliding_attention or linear_attention, or a list of these, found \
+                    `chunked_attention`";
     assert!(found.ends_with(expected), "{found}");
 }
 

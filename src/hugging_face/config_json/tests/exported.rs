@@ -6,9 +6,9 @@ use crate::hugging_face::export::hugging_face_config;
 pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention, Llama3,
-    MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions, QkNorm, QueryScaling,
-    RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
+    Activation, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention, LinearAttention,
+    Llama3, MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions, QkNorm,
+    QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
 };
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
@@ -270,6 +270,23 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     let direct = LatentAttention { q_rank: None, ..latent };
     let of_latent = |sizes: LatentAttention| sizes.within(ModelConfig { norm_eps: 1e-6, ..llama() });
     models.extend([of_latent(latent), of_latent(direct), latent.within(llama())]);
+    let heads = LinearAttention { heads: 4, key_heads: 2, key_dim: 8, value_dim: 12, conv_width: 3 };
+    let gated =
+        |model| ModelConfig { attention_gate: true, zero_centered_norms: true, qk_norm: true, ..model };
+    let qwen = |model| {
+        gated(partial(model)).with_each_layer(|number, layer| layer.linear = (number < 2).then_some(heads))
+    };
+    let of_qwen = |first_dense_layers, shared| {
+        let mixture = Some(MixtureConfig { first_dense_layers, shared, ..mixture() });
+        qwen(ModelConfig { mixture, ..llama() })
+    };
+    models.extend([qwen(llama()), qwen(attention(true, true, true)), gated(llama()), window(gated(llama()))]);
+    models.push(ModelConfig { zero_centered_norms: false, qk_norm: false, ..qwen(llama()) });
+    let of_next = |model| ModelConfig { family: Family::Qwen3Next, ..model };
+    for (dense, shared) in [(0, shared(7, true)), (1, shared(7, true)), (0, None)] {
+        models.extend([of_qwen(dense, shared), of_next(of_qwen(dense, shared))]);
+    }
+    models.push(of_next(qwen(llama())));
     for mixture in mixtures {
         let mixture = Some(mixture);
         models.push(ModelConfig { mixture: mixture.clone(), ..llama() });

@@ -49,6 +49,7 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
 fn fill_config(model: &mut Model) {
     let config = &mut model.config;
     config.ignore_id = u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX);
+    config.attention_gate = model.attention_output_gate == Some(true);
     config.qk_norm = model.use_qk_norm == Some(true);
     config.qk_norm_kind = model.qk_norm_kind.unwrap_or_default();
     config.has_layer_scalars = model.layer_scalars == Some(true);
@@ -68,6 +69,7 @@ fn fill_config(model: &mut Model) {
         rope_scaling,
         rotary_dim,
         query_scaling,
+        linear: None,
         ..config.layer
     };
     let config = config.clone().with_layers(|layer| {

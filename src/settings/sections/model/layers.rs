@@ -5,7 +5,9 @@
 use super::rope_scaling::GROWTH;
 use super::rows::Model;
 use super::{MAX_HEAD_DIM, rotary_dim};
-use crate::model::config::{LayerConfig, Positions, QkNorm, RopeScaling, Values};
+use crate::model::config::{
+    Family, LayerConfig, LinearAttention, Norm, NormPlacement, Positions, QkNorm, RopeScaling, Values,
+};
 use crate::settings::engine::*;
 
 words! {
@@ -16,11 +18,17 @@ words! {
         Full = "full_attention",
         /// A token attends to the tokens in `sliding_window`.
         Sliding = "sliding_attention",
+        /// A token reads a state that earlier tokens wrote.
+        Linear = "linear_attention",
     }
 }
 
 /// Entries of `no_rope_layers`.
 pub(super) const ROTATES: Range = Range::new("1 or 0 for each layer", |x| x == 0.0 || x == 1.0, 2.0);
+
+/// Values of `linear_conv_kernel_dim`.
+pub(super) const CONV_WIDTH: Range =
+    Range::new("a whole number from 2 to 16", |x| (2.0..=16.0).contains(&x) && x.fract() == 0.0, 1.0);
 
 const TYPES: &str = "layer_types";
 const UNROTATED: &str = "no_rope_layers";
@@ -59,6 +67,8 @@ pub(super) fn check(model: &Model, reader: &Reader<'_>) {
     reader.require(&[UNROTATED], rotates || model.no_rope_layers.is_none(), message);
     reader.require(&["sliding_theta"], rotates || model.sliding_theta.is_none(), message);
     check_global(model, reader);
+    check_gate(model, reader);
+    check_linear(model, reader);
     // Queries grow as they rotate.
     let rotate_as_a_whole =
         rotates && model.rotary_percent.unwrap_or(1.0) == 1.0 && model.no_rope_layers.is_none();
@@ -115,8 +125,85 @@ fn check_global(model: &Model, reader: &Reader<'_>) {
     reader.require(&["attention_k_eq_v", "use_v_norm"], is_normed || !are_shared, message);
 }
 
+/// Whether names and layouts of the type are known for what Qwen3-Next has.
+fn is_of_qwen(model: &Model) -> bool {
+    matches!(model.config.family, Family::Llama | Family::Qwen3Next) && !model.is_latent()
+}
+
+const OTHER_TYPE: &str = "not built yet for this type; write `type: LlamaConfig`, or remove it";
+
+/// The sizes of linear attention; those that are not written are 0.
+fn linear(model: &Model) -> LinearAttention {
+    LinearAttention {
+        heads: model.linear_num_value_heads.unwrap_or(0),
+        key_heads: model.linear_num_key_heads.unwrap_or(0),
+        key_dim: model.linear_key_head_dim.unwrap_or(0),
+        value_dim: model.linear_value_head_dim.unwrap_or(0),
+        conv_width: model.linear_conv_kernel_dim.unwrap_or(4),
+    }
+}
+
+/// Checks linear attention: that its sizes are there, if some layers have it, and fit the kernels and each other.
+fn check_linear(model: &Model, reader: &Reader<'_>) {
+    let has_linear = model.layer_types.as_ref().is_some_and(|types| types.contains(&LayerType::Linear));
+    let LinearAttention { heads, key_heads, key_dim, value_dim, .. } = linear(model);
+    let sizes = [
+        ("linear_num_value_heads", heads),
+        ("linear_num_key_heads", key_heads),
+        ("linear_key_head_dim", key_dim),
+        ("linear_value_head_dim", value_dim),
+    ];
+    if !has_linear {
+        let width = ("linear_conv_kernel_dim", model.linear_conv_kernel_dim.unwrap_or(0));
+        let message = "is of `linear_attention`; list such layers in `layer_types`, or remove it";
+        for (key, size) in sizes.into_iter().chain([width]) {
+            reader.require(&[key, TYPES], size == 0, message);
+        }
+        return;
+    }
+    reader.require(&[TYPES, "type"], is_of_qwen(model), OTHER_TYPE);
+    let is_usual = model.normalization.unwrap_or(model.config.norm) == Norm::RmsNorm
+        && model.norm_placement.is_none_or(|placement| placement == NormPlacement::Before)
+        && model.parallel_residual.is_none();
+    let message =
+        "lists `linear_attention`, which is built for RMSNorms before attention and feed-forward layer alone";
+    reader.require(&[TYPES, "normalization", "norm_placement", "parallel_residual"], is_usual, message);
+    for (key, _) in sizes.into_iter().filter(|(_, size)| *size == 0) {
+        reader
+            .missing(key, "a whole number from 1, a size of the `linear_attention` that `layer_types` lists");
+    }
+    let message = |what: &str, most: usize| format!("{what}; the kernels take multiples of 4 up to {most}");
+    let is_group = |size: usize, most: usize| size <= most && size.is_multiple_of(4);
+    let (keys, values) = (format!("keys are {key_dim} wide"), format!("values are {value_dim} wide"));
+    reader.require(&["linear_key_head_dim"], is_group(key_dim, 512), message(&keys, 512));
+    reader.require(&["linear_value_head_dim"], is_group(value_dim, 1024), message(&values, 1024));
+    let message = format!("{heads} value heads; the kernels take multiples of 4");
+    reader.require(&["linear_num_value_heads"], heads.is_multiple_of(4), message);
+    let divide = key_heads == 0 || heads.is_multiple_of(key_heads);
+    let message = format!("{key_heads} heads of keys do not divide {heads} of values; change one of them");
+    reader.require(&["linear_num_key_heads", "linear_num_value_heads"], divide, message);
+}
+
+/// Checks that files of the type can hold the gates of attention's output, and that its heads have them.
+fn check_gate(model: &Model, reader: &Reader<'_>) {
+    if model.attention_output_gate != Some(true) {
+        return;
+    }
+    reader.require(&["attention_output_gate", "type"], is_of_qwen(model), OTHER_TYPE);
+    let message =
+        "not built yet with heads that rotate in interleaved pairs; remove it, or `rotary_interleaved`";
+    let keys = ["attention_output_gate", "rotary_interleaved"];
+    reader.require(&keys, !model.config.layer.rotary_interleaved, message);
+    let message = "not built yet where values are normalised; remove it, or `use_v_norm`";
+    reader.require(&["attention_output_gate", "use_v_norm"], model.use_v_norm != Some(true), message);
+}
+
 /// Sets in `layer`, number `number`, what the lists say.
 pub(super) fn set(model: &Model, number: usize, layer: &mut LayerConfig) {
+    if entry(&model.layer_types, number) == Some(LayerType::Linear) {
+        (layer.linear, layer.sliding_window) = (Some(linear(model)), None);
+        return;
+    }
     if model.use_v_norm == Some(true) {
         layer.values = Values::Normalised;
     }

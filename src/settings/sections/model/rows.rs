@@ -1,6 +1,6 @@
 //! The keys of a model.
 
-use super::layers::{LayerType, ROTATES};
+use super::layers::{CONV_WIDTH, LayerType, ROTATES};
 use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
 use super::types::{ModelType, defaults};
@@ -60,9 +60,30 @@ rows! {
         /// Attention window in tokens: the token itself and those before it; unlimited by default.
         sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
         /// Which layers have that window: `sliding_attention` or `full_attention` for each layer, as in Hugging Face's
-        /// files, or for the first layers, which is then repeated; all have it by default.
+        /// files, or for the first layers, which is then repeated; all have it by default. `linear_attention` is the gated
+        /// delta rule of Qwen3-Next instead, whose heads the keys from `linear_num_value_heads` on describe.
         layer_types: Option<Vec<LayerType>> = Numbers.optional()
             .example("[sliding_attention, full_attention]\nsliding_window: 5"),
+        /// Value heads of linear attention, each of which has a state; a multiple of 4.
+        linear_num_value_heads: Option<usize> = Shape.optional().within(SIZE).of(LLAMA)
+            .example("4\nlayer_types: [linear_attention, full_attention]\nlinear_num_key_heads: 2\nlinear_key_head_dim: 8\n\
+                linear_value_head_dim: 12"),
+        /// Heads of its queries and keys, which divide those of values.
+        linear_num_key_heads: Option<usize> = Shape.optional().within(SIZE).of(LLAMA)
+            .example("2\nlayer_types: [linear_attention, full_attention]\nlinear_num_value_heads: 4\nlinear_key_head_dim: 8\n\
+                linear_value_head_dim: 12"),
+        /// Width of its queries and keys, a multiple of 4 up to 512.
+        linear_key_head_dim: Option<usize> = Shape.optional().within(SIZE).of(LLAMA)
+            .example("8\nlayer_types: [linear_attention, full_attention]\nlinear_num_value_heads: 4\nlinear_num_key_heads: 2\n\
+                linear_value_head_dim: 12"),
+        /// Width of its values, a multiple of 4 up to 1024.
+        linear_value_head_dim: Option<usize> = Shape.optional().within(SIZE).of(LLAMA)
+            .example("12\nlayer_types: [linear_attention, full_attention]\nlinear_num_value_heads: 4\nlinear_num_key_heads: 2\n\
+                linear_key_head_dim: 8"),
+        /// Tokens that the convolution before it sees, from 2 to 16; 4 by default.
+        linear_conv_kernel_dim: Option<usize> = Shape.optional().within(CONV_WIDTH).of(LLAMA)
+            .example("3\nlayer_types: [linear_attention, full_attention]\nlinear_num_value_heads: 4\nlinear_num_key_heads: 2\nlinear_key_head_dim: 8\n\
+                linear_value_head_dim: 12"),
         /// Base of the rotary frequencies in layers that have the window, whose frequencies are then not scaled, as in
         /// Gemma 3; `theta` and `rope_scaling` are of all layers by default.
         sliding_theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
@@ -81,6 +102,9 @@ rows! {
         /// Whether the result of each layer is multiplied by a number that its checkpoint holds and nothing trains, as in
         /// Gemma 4; False by default.
         layer_scalars: Option<bool> = Shape.optional().of(LLAMA).example("True"),
+        /// Whether each element of attention's output is multiplied by the sigmoid of a gate that is projected beside its
+        /// query, as in Qwen3-Next; Megatron's name, False by default.
+        attention_output_gate: Option<bool> = Shape.optional().of(LLAMA).example("True"),
         /// Which layers rotate q and k, as in SmolLM3's file: 1, or 0 for a layer without encoding of positions, for
         /// each layer or for the first layers, which is then repeated; all rotate by default.
         no_rope_layers: Option<Vec<u64>> = Numbers.optional().within(ROTATES).of(LLAMA).example("[1, 0]"),

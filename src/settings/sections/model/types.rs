@@ -45,7 +45,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 22] = [
+const TYPES: [TypeEntry; 23] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -235,6 +235,13 @@ const TYPES: [TypeEntry; 22] = [
             config.activation = Activation::Gated(Gate::Clamped);
         },
         family: Family::GptOss,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "Qwen3NextConfig",
+        about: "Qwen3-Next (Alibaba, 2025): a Llama whose files hold the projections of linear attention key head by key \
+                head. Qwen3.5 and 3.6 are plain Llamas with the same layers.",
+        family: Family::Qwen3Next,
         ..PLAIN
     },
 ];

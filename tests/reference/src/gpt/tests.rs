@@ -121,6 +121,8 @@ const COMMAND_R: Shape = Shape {
     tie_word_embeddings: true,
     ..LLAMA
 };
+const GATED: Shape =
+    Shape { variant: Variant { attention_gate: true, ..GEMMA.variant }, tie_word_embeddings: false, ..GEMMA };
 /// A window in the first layer alone, and queries that grow, after a rotation of their own; no rotation in the second,
 /// but other widths.
 fn mixed() -> Shape {
@@ -136,6 +138,12 @@ fn gemma4() -> Shape {
     let variant = Variant { value_norm: true, layer_scalars: true, norms: Norms::Both, ..Variant::PLAIN };
     let shared = Layer { key_values: true, num_kv_heads: 1, head_dim: 8, rope: None, ..QWEN3.common_layer() };
     Shape { variant, other_layers: Some(BTreeMap::from([(1, shared)])), ..QWEN3 }
+}
+/// Linear attention before a layer of softmax with gates, as in Qwen3-Next.
+fn qwen3_next() -> Shape {
+    let linear = LinearHeads { heads: 4, key_heads: 2, key_dim: 3, value_dim: 2, conv_width: 3 };
+    let first = Layer { linear: Some(linear), ..GATED.common_layer() };
+    Shape { other_layers: Some(BTreeMap::from([(0, first)])), ..GATED }
 }
 const FACTORS: Factors = Factors { embedding: 3.0, residual: 0.6, scores: Some(0.9), logits: 0.7 };
 const IGNORE: u32 = u32::MAX;
@@ -188,11 +196,17 @@ fn every_gradient_is_the_finite_difference() {
         CAPPED,
         mixed(),
         gemma4(),
+        GATED,
+        qwen3_next(),
         Shape { num_layers: 0, ..LLAMA },
         Shape { factors: FACTORS, tie_word_embeddings: true, ..LLAMA },
         Shape { gate: Gate::Gelu(Gelu::Tanh), ..LLAMA },
         adapted(&Shape { factors: FACTORS, ..GPT2 }, &["transformer.h.0.attn.c_proj"]),
         adapted(&LLAMA, &["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"]),
+        adapted(
+            &qwen3_next(),
+            &["model.layers.0.linear_attn.in_proj_z", "model.layers.0.linear_attn.out_proj"],
+        ),
         adapted(
             &GPT2,
             &["transformer.h.1.attn.c_attn", "transformer.h.1.attn.c_proj", "transformer.h.0.mlp.c_fc"],
