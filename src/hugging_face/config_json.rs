@@ -19,7 +19,7 @@ mod theirs;
 
 pub(in crate::hugging_face) use classes::Windows;
 pub(crate) use classes::{Fact, TensorNames, tensor_names};
-pub(in crate::hugging_face) use ours::{facts, type_of};
+pub(in crate::hugging_face) use ours::{facts, has_wide_readers, type_of};
 pub(crate) use shape::Shape;
 pub(in crate::hugging_face) use theirs::ACTIVATIONS;
 
@@ -75,6 +75,15 @@ pub(crate) fn further_layers(weights: &Path) -> Option<usize> {
     let config = read(&beside(weights)).ok()??;
     let reading = Reading::of(&config).filter(|reading| reading.class.has_further_layers)?;
     reading.number("num_hidden_layers").map(|layers| layers as usize)
+}
+
+/// The number of the first layer beside `weights` that reads the keys and values of others, if there is one.
+pub(crate) fn first_kv_reader(weights: &Path) -> Option<usize> {
+    let config = read(&beside(weights)).ok()??;
+    let reading = Reading::of(&config).filter(|reading| reading.reads("num_kv_shared_layers"))?;
+    let [layers, shared] =
+        ["num_hidden_layers", "num_kv_shared_layers"].map(|key| reading.number(key).unwrap_or(0.0) as usize);
+    layers.checked_sub(shared).filter(|_| shared > 0)
 }
 
 /// Whether a file is of a model that no class known here computes, and names the nearest class.

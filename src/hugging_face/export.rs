@@ -7,7 +7,7 @@
 mod architecture;
 
 use super::config_json::classes::{self, Class, FULL, LINEAR, SLIDING};
-use super::config_json::{ACTIVATIONS, Windows, facts};
+use super::config_json::{ACTIVATIONS, Windows, facts, has_wide_readers};
 use crate::model::config::{
     Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig, Values,
 };
@@ -200,6 +200,8 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
                 "global_head_dim": full.head_dim,
                 "num_global_key_value_heads": full.num_kv_heads,
                 "attention_k_eq_v": full.values == Values::OfKeys,
+                "num_kv_shared_layers": model.kv_readers(),
+                "use_double_wide_mlp": has_wide_readers(model),
             })));
             own.into()
         }

@@ -135,8 +135,11 @@ impl GenerateRecordings {
         let last_rows = ids("last rows", sequences);
         let draws = draw_tensors(persistents, sequences, vocab_size);
         let DrawTensors { logits, token, position, .. } = draws;
-        let caches: Vec<Cache> =
-            (0..config.num_layers).map(|layer| cache(persistents, config, sequences, layer)).collect();
+        let mut caches: Vec<Cache> = Vec::new();
+        for layer in 0..config.num_layers {
+            let shared = config.layer(layer).kv_source.map(|source| caches[source]);
+            caches.push(shared.unwrap_or_else(|| cache(persistents, config, sequences, layer)));
+        }
 
         let hidden = |rec: &mut Recorder, config: &ModelConfig, batch, mode| {
             let context =

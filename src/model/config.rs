@@ -10,6 +10,7 @@ mod operator;
 
 pub use factors::Factors;
 pub use latent::LatentAttention;
+pub(crate) use layer::kv_source;
 pub use layer::{LayerConfig, Rotary};
 pub use linear::LinearAttention;
 pub use low_rank::{FactorInit, LowRank};
@@ -193,6 +194,7 @@ impl ModelConfig {
                 num_kv_heads: num_heads,
                 head_dim,
                 values: Values::Plain,
+                kv_source: None,
                 intermediate_size,
                 sliding_window: None,
                 wide_window: None,

@@ -42,8 +42,8 @@ pub enum Mode<'c> {
     /// Like an evaluation, but no expert drops a token, so that the loss of a text does not depend on the others in its
     /// batch.
     Scoring,
-    /// Whole prompts of B sequences. Writes what later tokens read of them to a cache for each layer. No expert drops a
-    /// token, so that a text does not depend on the others in its batch.
+    /// Whole prompts of B sequences. Writes what later tokens read of them to a cache for each layer, which layers share
+    /// that share keys and values. No expert drops a token, so that a text does not depend on the others in its batch.
     Prefill {
         /// The caches.
         caches: &'c [Cache],

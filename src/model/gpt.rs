@@ -8,6 +8,10 @@
 //!
 //! What may differ between layers is read from [`ModelConfig::layer`](super::config::ModelConfig::layer).
 //!
+//! Layers may read the keys and values of an earlier one ([`SharedKeys`]): their first product makes queries alone, which
+//! are joined with a copy of that layer's keys and values, as they attended there. The copy is an activation of the run,
+//! kept also where its layer is recomputed, and its gradient is the sum over all readers.
+//!
 //! PanGu-α's last layer projects its queries from a table of positions ([`LearnedQueries`]): q is a separate product,
 //! joined with k and v to the packed row, and the rest is an ordinary layer.
 
@@ -15,8 +19,8 @@ use super::config::{Activation, Gate, LowRank, Norm, ParallelResidual, QkNorm};
 use super::context::{DropoutSite, ForwardContext, Mode};
 use super::multi_token::Prediction;
 use super::parameters::{
-    Block, DenseFeedForward, FeedForward, Gpt, LearnedQueries, Linear, Lora, NormWeights, SelfAttention,
-    TokenMixer,
+    Block, DenseFeedForward, FeedForward, Gpt, HeadNorms, LearnedQueries, Linear, Lora, NormWeights,
+    SelfAttention, TokenMixer,
 };
 use super::stages::Chunk;
 use crate::ops::attention::Attention;
@@ -26,6 +30,10 @@ use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::rope::Rope;
 use crate::record::Tensor;
 use crate::tape::{CrossEntropy, HeadForm, Parameter, Tape, Var};
+use std::collections::BTreeMap;
+
+/// The keys and values (N, 2 G·C) that later layers read, by the number of their layer.
+pub(super) type SharedKeys = BTreeMap<usize, Var>;
 
 impl Gpt<Parameter> {
     /// Adds the batch's next-token `loss` to its state, and in training the losses of multi-token prediction to theirs.
@@ -102,6 +110,7 @@ impl Gpt<Parameter> {
         chunk: &Chunk,
         rows: Option<Var>,
     ) -> Var {
+        let mut shared = SharedKeys::new();
         let mut x = rows.unwrap_or_else(|| self.embedded(tape, ctx)); // (N, D)
         for (layer, block) in self.blocks.iter().enumerate().filter(|(layer, _)| chunk.layers.contains(layer))
         {
@@ -109,7 +118,7 @@ impl Gpt<Parameter> {
                 x = self.norm.forward(tape, "norm", ctx, x); // (N, D)
             }
             let scope = format!("layers.{layer}");
-            x = tape.scope(scope, |tape| block.layer(tape, ctx, layer, x)); // (N, D)
+            x = tape.scope(scope, |tape| block.layer(tape, ctx, layer, x, &mut shared)); // (N, D)
         }
         x
     }
@@ -144,6 +153,7 @@ impl Block<Parameter> {
         ctx: &ForwardContext<'p>,
         layer: usize,
         x: Var, // (N, D)
+        shared: &mut SharedKeys,
     ) -> Var {
         let config = ctx.config;
         let drops = move |path: &str| config.recomputed.covers(layer, path);
@@ -153,7 +163,7 @@ impl Block<Parameter> {
         {
             tape.scope("input", |tape| tape.keep_slice(x, ranks));
         }
-        tape.recompute(drops, |tape| self.forward(tape, ctx, layer, x))
+        tape.recompute(drops, |tape| self.forward(tape, ctx, layer, x, shared))
     }
 
     /// x + attention(norm(x)), then x + feed_forward(norm(x)); in some models x + norm(attention(x)), or with both
@@ -164,13 +174,15 @@ impl Block<Parameter> {
         ctx: &ForwardContext<'_>,
         layer: usize,
         x: Var, // (N, D)
+        shared: &mut SharedKeys,
     ) -> Var {
         let h = match &self.attention_norm {
             Some(norm) => norm.before(self.attention.reader(), tape, "attention_norm", ctx, x),
             None => Normed::Done(tape.scope("attention", |tape| ctx.enter(tape, x))),
         };
         let residual = Residual { x, norm: self.post_attention_norm.as_ref() };
-        let y = tape.scope("attention", |tape| self.attention.forward(tape, ctx, layer, h, residual.fused()));
+        let y = tape
+            .scope("attention", |tape| self.attention.forward(tape, ctx, layer, h, residual.fused(), shared));
         let site = DropoutSite::AttentionOutput(layer);
         let sum = residual.plus(tape, "post_attention_norm", ctx, y, site); // (N, D)
 
@@ -272,10 +284,11 @@ impl TokenMixer<Parameter> {
         layer: usize,
         h: Normed<'p>,  // (N, D)
         x: Option<Var>, // (N, D)
+        shared: &mut SharedKeys,
     ) -> Var {
         match (self, &ctx.config.layer(layer).linear) {
             (Self::Linear(linear), Some(sizes)) => linear.forward(tape, ctx, layer, sizes, h, x),
-            (Self::Softmax(attention), None) => attention.forward(tape, ctx, layer, h, x),
+            (Self::Softmax(attention), None) => attention.forward(tape, ctx, layer, h, x, shared),
             _ => panic!("the parameters of layer {layer} are not those of its attention"),
         }
     }
@@ -290,8 +303,9 @@ impl SelfAttention<Parameter> {
         layer: usize,
         h: Normed<'p>,  // (N, D)
         x: Option<Var>, // (N, D)
+        shared: &mut SharedKeys,
     ) -> Var {
-        // (N, (H + 2 G)·C), or their latent parts
+        // (N, (H + 2 G)·C), or their latent parts, or queries alone
         let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, h));
         let (gate, qkv) = match ctx.config.attention_gate {
             true => {
@@ -306,7 +320,7 @@ impl SelfAttention<Parameter> {
             None => self.normed_heads(tape, ctx, layer, qkv),
         };
         // (N, H·C), of latent attention (N, H·V)
-        let mut y = attend(tape, ctx, layer, qkv, rope, self.sinks.as_ref());
+        let mut y = attend(tape, ctx, layer, (qkv, rope), self.sinks.as_ref(), shared);
         if let Some(gate) = gate {
             y = tape.scope("gate", |tape| tape.sigmoid_gate(y, gate));
         }
@@ -324,19 +338,20 @@ impl SelfAttention<Parameter> {
         qkv: Var,
     ) -> (Var, Option<(Rope, Tensor)>) {
         let rope = ctx.rope(layer);
-        let Some([q, k]) = &self.qk_norm else { return (qkv, rope) };
-        let own = ctx.config.layer(layer);
-        let (layout, norm) = (ctx.config.head_layout(own), ctx.rms_norm());
+        let Some(HeadNorms { q, k }) = &self.qk_norm else { return (qkv, rope) };
+        let ((layout, values), norm) = (ctx.config.own_heads(ctx.config.layer(layer)), ctx.rms_norm());
+        let one_by_one = |tape: &mut Tape<'_, 'p>, qkv| {
+            tape.scope("qk_norm", |tape| tape.qk_norm(qkv, (q, k.as_ref()), values, layout, norm))
+        };
         match ctx.config.qk_norm_kind {
-            QkNorm::Heads => {
-                (tape.scope("qk_norm", |tape| tape.qk_norm(qkv, [q, k], own.values, layout, norm)), rope)
-            }
+            QkNorm::Heads => (one_by_one(tape, qkv), rope),
             QkNorm::AllHeads => {
+                let Some(k) = k else { panic!("queries that are normalised together with no keys") };
                 (tape.scope("qk_norm", |tape| tape.joint_qk_norm(qkv, [q, k], layout, norm)), rope)
             }
             QkNorm::RotatedHeads => {
                 let qkv = rotated(tape, ctx, layer, qkv, rope);
-                (tape.scope("qk_norm", |tape| tape.qk_norm(qkv, [q, k], own.values, layout, norm)), None)
+                (one_by_one(tape, qkv), None)
             }
         }
     }
@@ -368,22 +383,26 @@ impl LearnedQueries<Parameter> {
 }
 
 /// softmax(scale · q kᵀ) v of packed `qkv` (N, (H + 2 G)·C), or of its newest tokens against a cache: (N, H·C). With
-/// `rope`, q and k are rotated first. With `sinks` (H) the softmax of each head has a learned logit more.
+/// `rope`, q and k are rotated first. With `sinks` (H) the softmax of each head has a learned logit more. Queries alone
+/// (N, H·C) attend to keys and values of `shared`.
 fn attend<'p>(
     tape: &mut Tape<'_, 'p>,
     ctx: &ForwardContext<'_>,
     layer: usize,
-    qkv: Var,
-    rope: Option<(Rope, Tensor)>,
+    (qkv, rope): (Var, Option<(Rope, Tensor)>),
     sinks: Option<&'p Parameter>,
+    shared: &mut SharedKeys,
 ) -> Var {
     let (sizes, positions) = (ctx.config.decode(layer), ctx.batch.positions);
     if let Mode::Decode(caches) = ctx.mode {
+        // Keys before their rotation: a reader writes the row of its source's cache once more, and the same.
+        let qkv = with_shared(tape, ctx, layer, qkv, shared);
         let cache = caches[layer].keys();
         return tape.scope("decode", |tape| tape.decode(qkv, positions, cache, rope, sinks, &sizes));
     }
     let qkv = rotated(tape, ctx, layer, qkv, rope);
-    if let Mode::Prefill { caches, .. } = ctx.mode {
+    let qkv = with_shared(tape, ctx, layer, qkv, shared);
+    if let (Mode::Prefill { caches, .. }, None) = (ctx.mode, ctx.config.layer(layer).kv_source) {
         tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer].keys(), &sizes));
     }
     let Decode { layout, tokens, scale, soft_cap, window, has_alibi } = sizes;
@@ -405,7 +424,33 @@ fn attend<'p>(
     tape.scope("flash_attention", |tape| tape.attention(qkv, documents, attention, sinks, largest))
 }
 
-/// Packed `qkv` (N, (H + 2 G)·C) with q and k rotated by their positions, if there is a `rope`.
+/// Packed rows (N, (H + 2 G)·C): `qkv` itself, or queries alone joined with the keys and values that the layer reads.
+/// Copies keys and values that later layers read to `shared`.
+fn with_shared(
+    tape: &mut Tape<'_, '_>,
+    ctx: &ForwardContext<'_>,
+    layer: usize,
+    qkv: Var,
+    shared: &mut SharedKeys,
+) -> Var {
+    let own = ctx.config.layer(layer);
+    if let Some(source) = own.kv_source {
+        let Some(&kv) = shared.get(&source) else {
+            panic!("layer {layer} reads keys and values of layer {source}, which is not computed with it")
+        };
+        // Recomputed with the queries, whose place it takes.
+        let queries = if ctx.config.qk_norm { "qk_norm" } else { "wqkv" };
+        return tape.scope(queries, |tape| tape.scope("join", |tape| tape.join([qkv, kv])));
+    }
+    if ctx.config.is_kv_source(layer) {
+        let (layout, cols) = (ctx.config.head_layout(own), ctx.config.decode(layer).cache_cols());
+        let copy = |tape: &mut Tape<'_, '_>| tape.copied_columns(qkv, layout.k_start(), cols);
+        shared.insert(layer, tape.scope("shared_keys", |tape| tape.keeping(copy)));
+    }
+    qkv
+}
+
+/// Packed `qkv` (N, (H + 2 G)·C), or queries alone, with q and k rotated by their positions, if there is a `rope`.
 fn rotated(
     tape: &mut Tape<'_, '_>,
     ctx: &ForwardContext<'_>,
@@ -414,7 +459,7 @@ fn rotated(
     rope: Option<(Rope, Tensor)>,
 ) -> Var {
     let Some((rope, cos_sin)) = rope else { return qkv };
-    let (positions, layout) = (ctx.batch.positions, ctx.config.head_layout(ctx.config.layer(layer)));
+    let (positions, layout) = (ctx.batch.positions, ctx.config.own_heads(ctx.config.layer(layer)).0);
     tape.scope("rope", |tape| tape.rope(qkv, positions, cos_sin, layout, rope))
 }
 

@@ -82,18 +82,28 @@ pub enum TokenMixer<P> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelfAttention<P> {
     /// q, k and v as one product, ((H + 2 G)·C, D), or their latent parts. If there are `queries`, only k and v: (2 G·C,
-    /// D). Before q come the gates of the output, (H·C, D) more, in models that have them.
+    /// D). Of a layer that reads the keys and values of another, only q: (H·C, D). Before q come the gates of the output,
+    /// (H·C, D) more, in models that have them.
     pub wqkv: Linear<P>,
     /// Queries that do not come from the layer's input.
     pub queries: Option<LearnedQueries<P>>,
     /// The parameters that turn latent parts into heads.
     pub latent: Option<Latent<P>>,
-    /// (C) each: QK-norm of all query heads and of all key heads; (H·C) and (G·C) if these are normalised together.
-    pub qk_norm: Option<[P; 2]>,
+    /// QK-norm, in models that have it.
+    pub qk_norm: Option<HeadNorms<P>>,
     /// (H): a logit of each head in the softmax of attention, if there are sinks.
     pub sinks: Option<P>,
     /// (D, H·C), in latent attention (D, H·V).
     pub wo: Linear<P>,
+}
+
+/// The norms of query and key heads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadNorms<P> {
+    /// (C), for all query heads; (H·C) if these are normalised together.
+    pub q: P,
+    /// (C), for all key heads, or (G·C); `None` in a layer that reads the keys of another.
+    pub k: Option<P>,
 }
 
 /// Queries that are projected from the rows of a table, by position.
@@ -236,9 +246,14 @@ impl<P> SelfAttention<P> {
         let units = [heads, kv_heads, kv_heads];
         let own_q =
             queries.map(|table| (table, StackedRows::new(qkv_names.next(), &[q_rows]).divided(&[heads])));
-        // Without q if that is projected from a table, without v if that is of the keys.
+        // Without q if that is projected from a table, without v if that is of the keys, q alone if both are another
+        // layer's.
         let first = usize::from(own_q.is_some());
-        let end = if own.values == Values::OfKeys { 2 } else { 3 };
+        let end = match (own.kv_source, own.values) {
+            (Some(_), _) => 1,
+            (None, Values::OfKeys) => 2,
+            (None, Values::Plain | Values::Normalised) => 3,
+        };
         let qkv = match &latent {
             Some(latent) => latent::down_rows(latent, config.num_heads),
             None => StackedRows::new(qkv_names.take(end - first), &sizes[first..end])
@@ -256,8 +271,10 @@ impl<P> SelfAttention<P> {
         let values = heads * config.value_dim(own);
         let out = StackedRows::new([names.wo], &[width]).of_columns(values, heads);
         let (wqkv, wo) = (["attention.wqkv", "attention.bqkv"], ["attention.wo", "attention.bo"]);
-        let head_norms =
-            [("attention.q_norm", names.q_norm, heads), ("attention.k_norm", names.k_norm, kv_heads)];
+        let head_norm = |layer: &mut Scope<'_, P>, path: &str, name: &str, count: usize| {
+            let heads = if config.qk_norm_kind == QkNorm::AllHeads { count } else { 1 };
+            layer.head_norm(path, name, heads)
+        };
         Self {
             wqkv: layer.linear(wqkv, &qkv, width, std, config.qkv_bias),
             queries: own_q.map(|(table, rows)| LearnedQueries {
@@ -265,11 +282,12 @@ impl<P> SelfAttention<P> {
                 wq: layer.linear(["attention.wq", "attention.bq"], &rows, width, std, config.qkv_bias),
             }),
             latent: latent.map(|latent| Latent::declare(layer, &latent)),
-            qk_norm: config.qk_norm.then(|| {
-                head_norms.map(|(path, name, count)| match config.qk_norm_kind {
-                    QkNorm::AllHeads => layer.head_norm(path, name, count),
-                    QkNorm::Heads | QkNorm::RotatedHeads => layer.head_norm(path, name, 1),
-                })
+            qk_norm: config.qk_norm.then(|| HeadNorms {
+                q: head_norm(layer, "attention.q_norm", names.q_norm, heads),
+                k: own
+                    .kv_source
+                    .is_none()
+                    .then(|| head_norm(layer, "attention.k_norm", names.k_norm, kv_heads)),
             }),
             sinks: config.has_sinks().then(|| layer.sinks("attention.sinks", names.sinks, heads)),
             wo: layer.linear(wo, &out, values, residual_std, config.output_bias),

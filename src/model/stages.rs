@@ -57,6 +57,26 @@ impl Stages {
         }
     }
 
+    /// Checks that each layer is in the chunk of the layer whose keys and values it reads, which `source` tells.
+    ///
+    /// # Errors
+    /// A layer that is not.
+    pub(crate) fn check_sources(&self, source: impl Fn(usize) -> Option<usize>) -> Result<(), String> {
+        let mut first = 0;
+        for end in self.accumulated().into_iter().flatten() {
+            for layer in first..end {
+                if let Some(source) = source(layer).filter(|source| *source < first) {
+                    return Err(format!(
+                        "puts layer {layer} on another stage than layer {source}, whose keys and values it reads; write \
+                         fewer stages, or an `offset` that keeps them together"
+                    ));
+                }
+            }
+            first = end;
+        }
+        Ok(())
+    }
+
     /// The layers of each chunk.
     pub(crate) fn layers(&self) -> &Chunks {
         &self.layers
@@ -142,6 +162,17 @@ mod tests {
         assert_eq!(stages.chunks(0), [chunk(0..4, true, false), chunk(9..14, false, false)]);
         assert_eq!(stages.chunks(1), [chunk(4..9, false, false), chunk(14..14, false, true)]);
         assert_eq!(Stages::one(6).chunks(0), [Chunk::whole(6)]);
+    }
+
+    #[test]
+    fn layers_are_beside_those_whose_keys_they_read() {
+        let source = |layer: usize| (layer >= 2).then_some(layer % 2);
+        assert_eq!(Stages::one(5).check_sources(source), Ok(()));
+        assert_eq!(Stages::new(vec![vec![0, 5]]).check_sources(source), Ok(()));
+        let parted = Stages::new(vec![vec![1, 2], vec![1, 1]]).check_sources(source);
+        let line = "puts layer 2 on another stage than layer 0, whose keys and values it reads; write fewer stages, or an \
+                    `offset` that keeps them together";
+        assert_eq!(parted, Err(line.to_string()));
     }
 
     #[test]

@@ -9,7 +9,8 @@ pub const WIDEST_HEAD: u32 = 512;
 pub struct HeadLayout {
     /// Query heads.
     pub heads: u32,
-    /// Key and value heads, a divisor of `heads`: query head h uses key and value head h / (heads / kv_heads).
+    /// Key and value heads, a divisor of `heads`: query head h uses key and value head h / (heads / kv_heads). 0 in rows
+    /// of [queries alone](Self::of_queries), which do not attend by themselves.
     pub kv_heads: u32,
     /// Elements of a query and of a key; a multiple of 4.
     pub head_dim: u32,
@@ -18,6 +19,11 @@ pub struct HeadLayout {
 }
 
 impl HeadLayout {
+    /// The layout of rows that hold the queries alone, for kernels that norm and rotate them.
+    pub const fn of_queries(self) -> Self {
+        Self { kv_heads: 0, ..self }
+    }
+
     /// Columns of the queries: heads · head_dim.
     pub const fn q_cols(&self) -> u32 {
         self.heads * self.head_dim
@@ -58,15 +64,22 @@ impl HeadLayout {
         self.heads / self.kv_heads
     }
 
-    /// Panics if a size is outside the range of the kernels.
+    /// Panics if a size is outside the range of attention's kernels.
     #[track_caller]
     pub fn assert_valid(&self) {
-        let Self { heads, kv_heads, head_dim, value_dim } = *self;
+        let Self { heads, kv_heads, .. } = *self;
         assert!(
             heads > 0 && kv_heads > 0,
             "attention needs query heads and key-value heads, but has {heads} and {kv_heads}"
         );
         assert!(heads.is_multiple_of(kv_heads), "kv_heads {kv_heads} does not divide heads {heads}");
+        self.assert_widths();
+    }
+
+    /// Panics if a width is outside the range of the kernels.
+    #[track_caller]
+    pub fn assert_widths(&self) {
+        let Self { head_dim, value_dim, .. } = *self;
         for (name, dim) in [("head_dim", head_dim), ("value_dim", value_dim)] {
             let fits = dim.is_multiple_of(4) && (4..=WIDEST_HEAD).contains(&dim);
             assert!(fits, "{name} must be a multiple of 4 from 4 to {WIDEST_HEAD}, not {dim}");

@@ -77,7 +77,7 @@ pub struct QkNormSaved {
     pub x: Tensor,
     /// Weight of the query heads (1, head_dim).
     pub wq: Tensor,
-    /// Weight of the key heads (1, head_dim).
+    /// Weight of the key heads (1, head_dim); any tensor of that shape for rows of queries alone.
     pub wk: Tensor,
     /// 1 / rms of each head (N, heads + kv_heads), with normalised values (N, heads + 2 kv_heads); f32.
     pub rstd: Tensor,

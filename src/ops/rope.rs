@@ -65,7 +65,7 @@ pub fn cos_sin_table(
     table
 }
 
-/// Rotates every query and key of `qkv` (N, layout.cols()) in place by its token's position; `positions` (1, N) u32
+/// Rotates every query and key of `qkv` (N, layout.cols()), or queries alone, in place by its token's position; `positions` (1, N) u32
 /// index the rows of `cos_sin` (see [`cos_sin_table`]). Values are not touched.
 #[track_caller]
 pub fn rope(
@@ -102,7 +102,7 @@ fn rotate(
     cos_sin: Tensor,
     direction: f32,
 ) {
-    layout.assert_valid();
+    layout.assert_widths();
     let Rope { rotary_dim, .. } = *rope;
     rope.assert_fits(&layout, cos_sin);
     assert!(qkv.cols == layout.cols(), "qkv has {} columns, but its heads take {}", qkv.cols, layout.cols());

@@ -2,14 +2,20 @@
 
 use super::weight_faults::remedy_of_unplaced;
 use super::weight_files::{HEAD, WeightFiles};
+use super::wrapped;
 use crate::error::{Error, Result};
 use crate::hugging_face::config_json;
 use std::collections::HashSet;
 use std::path::Path;
 
+/// The parts of a layer that make keys and values, which transformers passes over where a layer reads those of another.
+const OF_KEYS: [&str; 4] =
+    [".self_attn.k_proj.", ".self_attn.v_proj.", ".self_attn.k_norm.", ".self_attn.v_norm."];
+
 /// Checks that each tensor of `file`, which was found at `weights`, is one of `known`, the names of the model's tensors.
 /// These need no place: tables that follow from a model's shape, layers of multi-token prediction that the class of the
-/// file leaves out, a head that repeats the `embedding`, and other towers, which the log names.
+/// file leaves out, keys and values of layers that read those of others, a head that repeats the `embedding`, and other
+/// towers, which the log names.
 ///
 /// # Errors
 /// A tensor without a place, unless the weights are `is_partial`, so that such tensors are left out with a warning.
@@ -32,8 +38,14 @@ pub(super) fn check(
         let is_apart = name.starts_with(AHEAD) && further.is_some();
         is_apart || layer_of(name).zip(further).is_some_and(|(layer, first)| layer >= first)
     };
+    let readers = config_json::first_kv_reader(weights);
+    let is_unread = |name: &str| {
+        let name = wrapped::alone(name);
+        let is_of_reader = layer_of(&name).zip(readers).is_some_and(|(layer, first)| layer >= first);
+        is_of_reader && OF_KEYS.iter().any(|part| name.contains(part))
+    };
     let mut unplaced = file.unknown(known);
-    unplaced.retain(|name| !is_further(name) && !is_repeated(file, name, embedding));
+    unplaced.retain(|name| !is_further(name) && !is_unread(name) && !is_repeated(file, name, embedding));
     let Some(first) = unplaced.first() else { return Ok(()) };
     let (path, count) = (file.path(), unplaced.len());
     if is_partial {

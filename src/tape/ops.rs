@@ -12,7 +12,7 @@ use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::qk_norm::{self, Values};
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::{self, Rope};
-use crate::ops::{add, embedding, layer_norm, max_logit, rms_norm};
+use crate::ops::{add, embedding, layer_norm, max_logit, rms_norm, zero};
 use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
@@ -108,6 +108,22 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
+    /// A copy of `count` columns of x from number `first` on, both multiples of 4, for readers that outlive x: (N, count).
+    /// Its gradient is added to those columns of x's.
+    #[track_caller]
+    pub fn copied_columns(&mut self, x: Var, first: u32, count: u32) -> Var {
+        let range = move |tensor: Tensor| tensor.columns(first, count);
+        let y = self.rec.tensor("y", x.tensor.rows, count, x.tensor.element);
+        add::add(self.rec, range(x.tensor), y, 1.0, false);
+        self.result(y, &[x], false, move |tape, dy| {
+            let Some(target) = tape.target(x) else { return };
+            if !target.accumulate {
+                zero::zero(tape.rec, target.tensor); // no other reader has a gradient
+            }
+            add::add(tape.rec, dy, range(target.tensor), 1.0, true);
+        })
+    }
+
     /// x / rms(x) · w, (N, D).
     #[track_caller]
     pub fn rms_norm(&mut self, x: Var, weight: &'p Parameter, norm: RmsNorm) -> Var {
@@ -181,12 +197,12 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// q and k heads of packed `qkv` normalised one by one; v is copied.
+    /// q and k heads of packed `qkv` normalised one by one; v is copied. Rows of queries alone have no weight of keys.
     #[track_caller]
     pub fn qk_norm(
         &mut self,
         qkv: Var,
-        [q_weight, k_weight]: [&'p Parameter; 2],
+        (q_weight, k_weight): (&'p Parameter, Option<&'p Parameter>),
         values: Values,
         layout: HeadLayout,
         norm: RmsNorm,
@@ -194,15 +210,17 @@ impl<'p> Tape<'_, 'p> {
         let Tensor { rows, element, .. } = qkv.tensor;
         let y = self.rec.tensor("y", rows, layout.cols(), element);
         let rstd = self.rec.tensor("rstd", rows, values.normalised_heads(&layout), Element::F32);
-        let (wq, wk) = (q_weight.weight(), k_weight.weight());
+        let wq = q_weight.weight();
+        let wk = k_weight.map_or(wq, Parameter::weight);
         let saved = qk_norm::QkNormSaved { x: qkv.tensor, wq, wk, rstd, values };
         qk_norm::qk_norm(self.rec, &saved, y, &layout, norm);
         let (saved_x, saved_rstd) = (self.save(qkv), self.save_tensor(rstd));
         let is_range = saved.is_range();
-        self.result(y, &[qkv], Parameter::any_trains([q_weight, k_weight]), move |tape, dy| {
+        let trains = Parameter::any_trains([q_weight].into_iter().chain(k_weight));
+        self.result(y, &[qkv], trains, move |tape, dy| {
             let (x, rstd) = (tape.saved(saved_x), tape.saved(saved_rstd));
             let saved = qk_norm::QkNormSaved { x, wq, wk, rstd, values };
-            let dw = [q_weight.gradient(), k_weight.gradient()];
+            let dw = [q_weight.gradient(), k_weight.and_then(Parameter::gradient)];
             qk_norm::qk_norm_backward_weight(tape.rec, &saved, dy, dw, &layout);
             if is_range {
                 if let Some(target) = tape.target(qkv) {

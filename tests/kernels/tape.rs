@@ -191,6 +191,30 @@ fn join() {
     });
 }
 
+/// A copy beside another reader, and one that is the only reader whose result has a gradient.
+#[test]
+fn copied_columns() {
+    check("tape copied columns", |case| {
+        let x = case.input(N, 20, F32);
+        let widened = |dy: &[f64]| -> Vec<f64> {
+            let row = |row: &[f64]| [&[0.0; 4][..], row, &[0.0; 4][..]].concat();
+            dy.chunks(12).flat_map(row).collect()
+        };
+        let copy = |tape: &mut Tape<'_, '_>, x| tape.copied_columns(x, 4, 12);
+        mid_graph(case, &x, 12, 1, |tape, x, _| copy(tape, x), &[], |dy| (widened(dy), vec![]));
+        let dy = case.input(N, 12, F32);
+        let mut tape = Tape::new(&mut case.rec);
+        let leaf = tape.leaf(x.tensor, true);
+        let y = copy(&mut tape, leaf);
+        tape.give(y, dy.tensor);
+        tape.backward();
+        let gradient = tape.gradient(leaf).expect("x needs a gradient");
+        let want = x.values.chunks(20).flat_map(|row| row[4..16].to_vec()).collect();
+        case.expect("y", y.tensor, want, 0.0);
+        case.expect("dx", gradient, widened(&dy.values), 0.0);
+    });
+}
+
 #[test]
 fn rms_norm() {
     check("tape rms_norm", |case| {
@@ -521,7 +545,7 @@ fn qk_norm() {
             LAYOUT.cols(),
             8 + N * 4,
             |tape, x, w| {
-                let weights = [&w[0].parameter, &w[1].parameter];
+                let weights = (&w[0].parameter, Some(&w[1].parameter));
                 let y = tape.qk_norm(x, weights, Values::Plain, LAYOUT, RmsNorm::new(1e-6));
                 result.set(Some(y.tensor));
                 y

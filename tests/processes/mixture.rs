@@ -72,7 +72,7 @@ fn logged_drop_rates_follow_from_the_saved_counts() {
     let plan = setup.plan();
     let tokens = (plan.settings.runner.batch_size * plan.model.seq_length) as u32;
     let slots = f64::from(capacity_slots(CHOSEN, tokens, FACTOR, EXPERTS as u32, 1));
-    assert_eq!(slots, 26.0, "144 choices, 0.9 of an equal share for five experts");
+    assert_eq!(slots, 18.0, "96 choices, 0.9 of an equal share for five experts");
     let choices = f64::from(tokens * CHOSEN);
     let mut dropped = 0.0;
     for (step, line) in (1..).zip(&metrics) {
@@ -183,7 +183,7 @@ fn hot_experts_are_shown_and_count_in_the_estimate() {
     ));
     let ended = train(&setup, home.path(), EXPERTS).succeeded();
     let metrics = metrics(&home.path().join("process"));
-    let choices = 144.0;
+    let choices = 96.0;
     let hot_of = |line: &StepMetrics| line.hot_experts.clone().expect("which are hot");
     assert_eq!(hot_of(&metrics[0]), [[0], [0]], "before the first choice");
     for (step, line) in (1..).zip(&metrics) {

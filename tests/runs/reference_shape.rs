@@ -160,7 +160,8 @@ fn reference_layers(model: &ModelConfig) -> BTreeMap<usize, Layer> {
         let reference = Layer {
             num_kv_heads: layer.num_kv_heads,
             head_dim: layer.head_dim,
-            key_values: layer.values == Values::OfKeys,
+            key_values: layer.values == Values::OfKeys && layer.kv_source.is_none(),
+            kv_source: layer.kv_source,
             intermediate_size: layer.intermediate_size,
             window: layer.sliding_window,
             rope,

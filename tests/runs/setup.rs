@@ -42,6 +42,16 @@ impl Setup {
         Self::new(name, &format!("{layers}, {model}"))
     }
 
+    /// The model with five layers, of which the last three read the keys and values of the first, the second and the first,
+    /// and have wider feed-forward networks. Heads are wider and fewer in layers without a window, whose values are their
+    /// keys, as in Gemma 4.
+    pub fn of_shared_keys(name: &'static str, model: &str) -> Self {
+        let layers = "n_kv_heads: 2, use_qk_norm: True, use_v_norm: True, sliding_window: 7, layer_types: \
+                      [sliding_attention, full_attention], global_head_dim: 20, num_global_key_value_heads: 1, \
+                      attention_k_eq_v: True, num_kv_shared_layers: 3, use_double_wide_mlp: True";
+        Self::new(name, &format!("{layers}, {model}")).with(&["--model.model_config.num_layers=5"])
+    }
+
     /// The same model with caps that most scores and logits of later steps come near to.
     pub fn of_soft_caps(name: &'static str, model: &str) -> Self {
         let caps = "n_kv_heads: 2, attn_logit_softcapping: 0.25, final_logit_softcapping: 0.75";

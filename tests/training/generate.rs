@@ -117,6 +117,7 @@ fn rotated_models_write_as_the_reference() {
         Setup::new("norms after", "norm_placement: after, n_kv_heads: 2"),
         qk_norm("all heads", "all_heads"),
         qk_norm("rotated heads", "rotated_heads"),
+        Setup::of_shared_keys("shared keys", ""),
     ];
     let layer_norm = "normalization: LayerNorm, gated_linear_unit: False";
     write_as_the_reference([

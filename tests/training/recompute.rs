@@ -78,6 +78,9 @@ fn dense_models_compute_the_same() {
     changes_no_bit(1, || dense("latent", &format!("{RANKS}, {DROPOUT}")));
     changes_no_bit(3, || Setup::typed("PanguAlphaConfig", "pangu-alpha", DROPOUT));
     changes_no_bit(4, || Setup::of_layers("layers", DROPOUT));
+    // Keys and values outlive the layer that makes them.
+    changes_no_bit(0, || Setup::of_shared_keys("shared keys", DROPOUT));
+    changes_no_bit(2, || Setup::of_shared_keys("shared keys", DROPOUT));
     let after = "norm_placement: after, layernorm_zero_centered_gamma: True";
     changes_no_bit(0, || Setup::new("norms after", after));
     let kinds = ["all_heads", "rotated_heads"];

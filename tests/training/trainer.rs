@@ -91,6 +91,20 @@ fn linear_attention_follows_the_reference() {
     follows_the_reference(&Setup::of_linear_attention("linear attention under Muon", "").with(&muon), 4);
 }
 
+/// Layers that read the keys and values of earlier ones, whose gradient is the sum over them: whole, with adapters, and
+/// on GPUs' kernels.
+#[test]
+fn layers_that_share_keys_follow_the_reference() {
+    follows(&Setup::of_shared_keys("shared keys", "norm_placement: both, layer_scalars: True"));
+    let adapters = "pet_config: {pet_type: lora, random_base: True, lora_dropout: 0.0, lora_rank: 3, target_modules: '.*'}";
+    follows_the_reference(&Setup::of_shared_keys("adapters of shared keys", adapters), 3);
+    let portable = Setup::of_shared_keys("shared keys on portable", "").with(&["--context.tier=portable"]);
+    follows_the_reference(&portable, 3);
+    // Heads without norms, whose rows the first product makes.
+    let plain = "n_kv_heads: 2, num_kv_shared_layers: 1, qkv_has_bias: True";
+    follows_the_reference(&Setup::new("plain shared keys", plain), 3);
+}
+
 /// Windows of 24 tokens under frequencies made for 8 and for 16 tokens: some pairs are kept, some interpolated, some
 /// blended.
 #[test]

@@ -50,6 +50,29 @@ fn a_tensor_without_a_place_is_refused_unless_it_may_be_left_out() {
     }
 }
 
+/// Of layers that read the keys and values of others.
+#[test]
+fn keys_that_no_layer_reads_need_no_place() {
+    let setup = Setup::new("unread keys", "num_kv_shared_layers: 1");
+    let ours = weights(&setup, None);
+    let load = |name: &str, shared: usize| {
+        let mut tensors = ours.clone();
+        tensors.insert(name.to_string(), Words { shape: vec![2], words: vec![0; 2] });
+        let config = format!(
+            "{{\"model_type\": \"gemma4_text\", \"num_hidden_layers\": 2, \"num_kv_shared_layers\": {shared}}}"
+        );
+        load(&setup, &tensors, &config, false)
+    };
+    assert!(load("model.layers.1.self_attn.k_proj.weight", 1) == Ok(ours.clone()));
+    for (name, shared) in [
+        ("model.layers.1.self_attn.k_proj.weight", 0),
+        ("model.layers.1.self_attn.q_norm.weight", 1),
+        ("model.layers.0.self_attn.k_norm.weight", 1),
+    ] {
+        assert!(load(name, shared).expect_err(name).contains("have no place"));
+    }
+}
+
 #[test]
 fn a_tied_head_may_be_there_twice() {
     let setup = Setup::new("tied", "tie_word_embeddings: True");

@@ -57,6 +57,8 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("attention_k_eq_v", values.contains(&Values::OfKeys).then_some(true).into()),
         ("global_head_dim", of_global(model, |layer| layer.head_dim).into()),
         ("num_global_key_value_heads", of_global(model, |layer| layer.num_kv_heads).into()),
+        ("num_kv_shared_layers", Some(model.kv_readers()).filter(|readers| *readers > 0).into()),
+        ("use_double_wide_mlp", has_wide_readers(model).then_some(true).into()),
         ("layer_scalars", model.has_layer_scalars.then_some(true).into()),
         ("no_rope_layers", theirs::no_rope_layers(&of_layers(&|layer| layer.rotates))),
         ("theta", model.layer.rope_theta.into()),
@@ -101,6 +103,12 @@ fn linear(sizes: LinearAttention) -> [(&'static str, Value); 5] {
 fn of_global(model: &ModelConfig, number: impl Fn(&LayerConfig) -> usize) -> Option<usize> {
     let is_own = |layer: &&LayerConfig| layer.window().is_none() && number(layer) != number(&model.layer);
     model.layer_kinds().map(|(layer, _)| layer).find(is_own).map(number)
+}
+
+/// Whether the feed-forward network is twice as wide in layers that read the keys and values of others.
+pub(in crate::hugging_face) fn has_wide_readers(model: &ModelConfig) -> bool {
+    let is_wide = |layer: &LayerConfig| layer.intermediate_size == 2 * model.layer.intermediate_size;
+    model.layer_kinds().any(|(layer, _)| layer.kv_source.is_some() && is_wide(layer))
 }
 
 /// The base of the rotation in layers with a window, if they rotate otherwise than others.

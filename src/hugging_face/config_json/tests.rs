@@ -4,8 +4,8 @@ mod published;
 use super::*;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, Factors, Family, Gate, Gelu, Llama3, MixtureConfig, NormPlacement, QkNorm, QueryScaling,
-    RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
+    Activation, Factors, Family, Gate, Gelu, LayerConfig, Llama3, MixtureConfig, NormPlacement, QkNorm,
+    QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
 };
 use exported::mixture;
 use serde_json::json;
@@ -623,6 +623,35 @@ fn gemma_4_has_other_heads_in_layers_without_a_window() {
     ] {
         refused(&gemma4(keys), &own, &[line]);
     }
+    // The last layer reads the second one's keys and values. The width of others says nothing.
+    let readers = |width: usize| {
+        gemma(Values::Normalised, 2).with_each_layer(|number, layer| {
+            let LayerConfig { head_dim, rotary_dim, rope_theta, rope_scaling, .. } =
+                *gemma(Values::Normalised, 2).layer(2);
+            if number > 0 {
+                *layer = LayerConfig {
+                    head_dim,
+                    rotary_dim,
+                    rope_theta,
+                    rope_scaling,
+                    sliding_window: None,
+                    kv_source: (number == 2).then_some(1),
+                    intermediate_size: if number == 2 { width } else { layer.intermediate_size },
+                    ..*layer
+                };
+            }
+        })
+    };
+    let types = json!(["sliding_attention", "full_attention", "full_attention"]);
+    let keys = |shared: usize, is_wide: bool| {
+        gemma4(json!({"global_head_dim": 8, "layer_types": types, "num_kv_shared_layers": shared,
+            "use_double_wide_mlp": is_wide}))
+    };
+    let width = own.layer.intermediate_size;
+    equal(&keys(1, false), &readers(width));
+    equal(&keys(1, true), &readers(2 * width));
+    refused(&keys(1, true), &readers(width), &["`use_double_wide_mlp` is True in"]);
+    refused(&keys(0, true), &readers(width), &["`num_kv_shared_layers` is none in"]);
 }
 
 #[test]

@@ -250,6 +250,14 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
     if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
         insert("n_kv_heads", "multi_query_attention", heads);
     }
+    // Gemma 4: of layers that share keys and values.
+    if reading.reads("num_kv_shared_layers") {
+        let shared = reading.number("num_kv_shared_layers").filter(|layers| *layers > 0.0);
+        let is_wide = shared.is_some() && reading.is_on("use_double_wide_mlp");
+        let shared = shared.map(|layers| layers as u64);
+        insert("num_kv_shared_layers", "num_kv_shared_layers", shared.into());
+        insert("use_double_wide_mlp", "use_double_wide_mlp", is_wide.then_some(true).into());
+    }
     // Gemma 4: among the tokens of images alone.
     if reading.written.get("use_bidirectional_attention").is_some_and(|kind| kind == "vision") {
         insert("use_bidirectional_attention", "use_bidirectional_attention", Value::Null);
@@ -343,11 +351,11 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     let of_windows = rotary::sliding_theta(reading, longest);
     let of_rotation = rotates.as_deref().unwrap_or_default();
     fill_global(reading, &layers, &sliding_layers(reading, &layers, of_rotation), facts);
-    // Layers whose windows hide nothing still rotate otherwise, or have other heads.
-    let own_heads = ["global_head_dim", "num_global_key_value_heads", "attention_k_eq_v"];
-    let have_own_heads =
-        own_heads.iter().any(|fact| facts.get(fact).is_some_and(|said| !said.value.is_null()));
-    let hides = if of_windows.value.is_null() && !have_own_heads { longest } else { usize::MAX };
+    // Layers whose windows hide nothing still rotate otherwise, have other heads or share keys and values.
+    let by_kind =
+        ["global_head_dim", "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers"];
+    let differ_by_kind = by_kind.iter().any(|fact| facts.get(fact).is_some_and(|said| !said.value.is_null()));
+    let hides = if of_windows.value.is_null() && !differ_by_kind { longest } else { usize::MAX };
     let [size, mut types] = windows(reading, &layers, of_rotation, hides);
     if let Some(linear) = linear_layers(reading, &layers) {
         if !linear.as_ref().is_ok_and(|linear| linear.contains(&true)) {

@@ -19,7 +19,7 @@
 //! | is dense and its norms multiply by 1 + w | `GemmaForCausalLM`, also with biases in all of attention | the gate's activation is GELU or SiLU, the factor of the embedding is the root of `hidden_size`, and there is no other; no window, no QK-norm, whole heads rotate |
 //! | and stand before and after sublayers | `Gemma2ForCausalLM`, with QK-norm `Gemma3ForCausalLM` | the same, with a factor of the scores that is one over the root of a whole number, windows in any layers and a soft cap of the logits; of Gemma 2: a soft cap of the scores; of Gemma 3: a rotation of their own in layers with a window |
 //! | is dense, and its norms stand before and after sublayers | `HyperCLOVAXForCausalLM`, also with factors, and with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
-//! | and values are normalised | `Gemma4ForCausalLM`, also with biases in all of attention | each layer has a factor, the factor of the scores is 1, that of the embedding the root of `hidden_size`; QK-norm, norms before and after sublayers that multiply by w, no window in the last layer |
+//! | and values are normalised, or layers read the keys and values of others | `Gemma4ForCausalLM`, also with biases in all of attention | each layer has a factor, the factor of the scores is 1, that of the embedding the root of `hidden_size`; QK-norm, norms before and after sublayers that multiply by w, no window in the last layer |
 //! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is a GPT-NeoX | `GPTNeoXForCausalLM`, also with attention before the feed-forward network | biases in all of attention or in none, and in the feed-forward layers; two norms where the two stand beside each other, no window |
 //! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
@@ -48,10 +48,10 @@
 
 use super::{hugging_face_scaling, query_scalar};
 use crate::hugging_face::config_json::classes::{Class, named, of_type};
-use crate::hugging_face::config_json::{Windows, facts, type_of};
+use crate::hugging_face::config_json::{Windows, facts, has_wide_readers, type_of};
 use crate::model::config::{
     Activation, Factors, Family, Gate, Gelu, LayerConfig, MixtureConfig, ModelConfig, Norm, NormPlacement,
-    ParallelResidual, QkNorm, Values,
+    ParallelResidual, QkNorm, Values, kv_source,
 };
 use crate::ops::rope_scaling::RopeScaling;
 use crate::ops::route::{GroupScore, RouterConfig, Score};
@@ -87,7 +87,7 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
 fn nearest_dense(model: &ModelConfig) -> &'static str {
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
     match (model.qk_norm, model.qkv_bias, windows) {
-        _ if model.has_layer_scalars || norms_values(model) => "gemma4_text",
+        _ if model.has_layer_scalars || norms_values(model) || model.kv_readers() > 0 => "gemma4_text",
         (.., Extent::None) if normalises_all_heads(model) => "olmo2",
         _ if normalises_all_heads(model) => "olmo3",
         _ if model.qk_norm && model.qk_norm_kind == QkNorm::RotatedHeads => "hunyuan_v1_dense",
@@ -207,6 +207,9 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "other number of key and value heads where values are no keys",
         ),
         (!is_gemma4 && model.has_own_heads(), "heads of other kinds in some layers"),
+        (!is_gemma4 && model.kv_readers() > 0, "layers that read the keys and values of others"),
+        (is_gemma4 && !shares_by_kind(model), "layers that read the keys and values of these layers"),
+        (has_other_widths(model, is_gemma4), "feed-forward networks of other widths in some layers"),
         (
             (is_gemma || is_gemma4) && !has_factors_of_gemma(name, model),
             "other factors than the root of hidden_size, of the embedding",
@@ -425,6 +428,23 @@ fn has_other_kv_heads(model: &ModelConfig) -> bool {
         layer.values != Values::OfKeys && layer.num_kv_heads != model.layer.num_kv_heads
     };
     model.layer_kinds().any(|(layer, _)| is_other(layer))
+}
+
+/// Whether layers read the keys and values of others as Gemma 4 has it, if they do.
+fn shares_by_kind(model: &ModelConfig) -> bool {
+    let first = model.num_layers - model.kv_readers();
+    let slides = |number: usize| model.published_window(model.layer(number)).is_some();
+    (0..model.num_layers).all(|number| model.layer(number).kv_source == kv_source(number, first, slides))
+}
+
+/// Whether dense layers are not all as wide, but for those of Gemma 4 that read the keys and values of others, which may
+/// be twice as wide.
+fn has_other_widths(model: &ModelConfig, is_gemma4: bool) -> bool {
+    let width = |layer: &LayerConfig| match layer.kv_source {
+        Some(_) if is_gemma4 && has_wide_readers(model) => 2 * model.layer.intermediate_size,
+        _ => model.layer.intermediate_size,
+    };
+    model.layer_kinds().any(|(layer, _)| layer.intermediate_size != width(layer))
 }
 
 fn ends_without_window(model: &ModelConfig) -> bool {

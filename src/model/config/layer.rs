@@ -2,6 +2,7 @@
 
 use super::{LinearAttention, ModelConfig, Positions, QueryScaling, RopeScaling};
 use crate::ops::decode::Decode;
+use crate::ops::heads::HeadLayout;
 use crate::ops::qk_norm::Values;
 use crate::ops::rope::{Rope, cos_sin_table};
 
@@ -15,6 +16,9 @@ pub struct LayerConfig {
     /// Where values come from, and whether they are normalised. Only with QK-norm of single heads, before the rotation, are they not
     /// plain.
     pub values: Values,
+    /// The earlier layer whose keys and values this one reads, of heads like its own, instead of computing any; `None`:
+    /// it has its own. Not with heads that are normalised together.
+    pub kv_source: Option<usize>,
     /// Inner width of the feed-forward network (F), unless experts take its place.
     pub intermediate_size: usize,
     /// Sliding window: a token attends to this many tokens, itself included; `None`: to all tokens before it. At most
@@ -64,6 +68,13 @@ impl Rotary {
     pub fn table(&self, positions: u32) -> Vec<f32> {
         cos_sin_table(positions, &self.rope, &self.scaling, self.queries.as_ref())
     }
+}
+
+/// The layer whose keys and values layer number `number` reads where the layers from `first` on have none, as in Gemma 4:
+/// the last one that has and `slides`, or not, like it.
+pub(crate) fn kv_source(number: usize, first: usize, slides: impl Fn(usize) -> bool) -> Option<usize> {
+    let is_like = |other: &usize| slides(*other) == slides(number);
+    (0..first).rev().find(is_like).filter(|_| number >= first)
 }
 
 impl LayerConfig {
@@ -153,12 +164,33 @@ impl ModelConfig {
     }
 
     /// The window of a layer for the most positions that the model is made for, which may be more than the run's
-    /// sequences have. One that masks nothing even then is still what layers with a rotation of their own are known by.
+    /// sequences have. One that masks nothing even then is still what layers are known by that have a rotation of their
+    /// own or share keys and values.
     pub fn published_window(&self, layer: &LayerConfig) -> Option<usize> {
-        let counts = |window: &usize| {
-            *window < self.max_positions || self.has_own_rotation(layer) || self.has_own_heads()
-        };
+        let are_told_apart = || self.has_own_heads() || self.kv_readers() > 0;
+        let counts =
+            |window: &usize| *window < self.max_positions || self.has_own_rotation(layer) || are_told_apart();
         layer.sliding_window.or(layer.wide_window.filter(counts))
+    }
+
+    /// The heads that `layer` computes from its input, and what becomes of their values. Where keys and values are those
+    /// of another layer, these are the queries alone.
+    pub(crate) fn own_heads(&self, layer: &LayerConfig) -> (HeadLayout, Values) {
+        let layout = self.head_layout(layer);
+        match layer.kv_source {
+            None => (layout, layer.values),
+            Some(_) => (layout.of_queries(), Values::Plain),
+        }
+    }
+
+    /// Whether later layers read the keys and values of layer number `number`.
+    pub(crate) fn is_kv_source(&self, number: usize) -> bool {
+        self.other_layers.iter().any(|(other, _)| other.kv_source == Some(number))
+    }
+
+    /// Number of layers that read the keys and values of others.
+    pub(crate) fn kv_readers(&self) -> usize {
+        self.layer_kinds().filter(|(layer, _)| layer.kv_source.is_some()).map(|(_, count)| count).sum()
     }
 
     /// Whether some layers have other heads than the keys of the model say of all layers.

@@ -15,6 +15,7 @@ mod softmax;
 pub(super) use feed_forward::FeedForward;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use super::gpt::{Architecture, Shape, Weights, accumulate};
 use super::layer_norm::{layer_norm, layer_norm_backward};
@@ -62,17 +63,29 @@ pub(super) struct Activations {
     feed_forward_output: Vec<f64>,
 }
 
-impl Block<'_> {
-    /// The output (N, D) of the block for the input x (N, D).
+/// The gradients of keys and values that later blocks read, by the block that made them.
+pub(super) type SharedGradients = BTreeMap<usize, [Vec<f64>; 2]>;
+
+impl Activations {
+    /// The keys and values that attention saw.
     #[track_caller]
-    pub(super) fn forward(&self, x: Vec<f64>) -> (Vec<f64>, Activations) {
+    pub(super) fn keys_and_values(&self) -> [&[f64]; 2] {
+        self.softmax.as_ref().expect("a block that others read has keys and values").keys_and_values()
+    }
+}
+
+impl Block<'_> {
+    /// The output (N, D) of the block for the input x (N, D). A block without keys and values reads those of another,
+    /// `shared`.
+    #[track_caller]
+    pub(super) fn forward(&self, x: Vec<f64>, shared: Option<[&[f64]; 2]>) -> (Vec<f64>, Activations) {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let attention_input = self.norm_before(names.attention_norm, &x);
         let (mixed, softmax) = match self.shape.layer(self.layer).linear {
             Some(heads) => (self.linear(&heads, &attention_input), None),
             None => {
-                let (mixed, saved) = self.softmax(&attention_input);
+                let (mixed, saved) = self.softmax(&attention_input, shared);
                 (mixed, Some(saved))
             }
         };
@@ -102,8 +115,9 @@ impl Block<'_> {
         (out, saved)
     }
 
-    /// The gradient (N, D) of the input, given that of the output; adds those of the weights to `grads`. It includes
-    /// the balance losses of a mixture, weighted by `seed` times their factors.
+    /// The gradient (N, D) of the input, given that of the output; adds those of the weights to `grads`, and those of
+    /// keys and values that are another block's to `shared`, which has those of its own. It includes the balance losses
+    /// of a mixture, weighted by `seed` times their factors.
     #[track_caller]
     pub(super) fn backward(
         &self,
@@ -111,6 +125,7 @@ impl Block<'_> {
         dout: &[f64],
         seed: f64,
         grads: &mut Weights,
+        shared: &mut SharedGradients,
     ) -> Vec<f64> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
@@ -140,7 +155,7 @@ impl Block<'_> {
         let dadded = self.post_norm_backward(&saved.attention_output, &dadded, 0, grads);
         let input = &saved.attention_input;
         let dinput = match (&saved.softmax, self.shape.layer(self.layer).linear) {
-            (Some(softmax), _) => self.softmax_backward(softmax, input, &dadded, grads),
+            (Some(softmax), _) => self.softmax_backward(softmax, input, &dadded, grads, shared),
             (None, Some(heads)) => self.linear_backward(&heads, input, &dadded, grads),
             (None, None) => panic!("a block has attention of some kind."),
         };

@@ -86,6 +86,8 @@ pub struct Layer {
     pub head_dim: usize,
     /// There is no projection to values: they are the projected keys.
     pub key_values: bool,
+    /// The earlier layer whose keys and values are read here, where the layer has none.
+    pub kv_source: Option<usize>,
     /// Width of a dense feed-forward network.
     pub intermediate_size: usize,
     /// Sliding window, as in [`Shape::window`].
@@ -236,6 +238,7 @@ impl Shape {
             num_kv_heads: self.num_kv_heads,
             head_dim: self.head_dim,
             key_values: false,
+            kv_source: None,
             intermediate_size: self.intermediate_size,
             window: self.window,
             rope: Some(self.rope).filter(|_| self.rotates() && self.latent.is_none()),
@@ -352,7 +355,7 @@ pub(super) fn forward(
         x = shape.storage.store(shape.norm(weights, shape.embedding_norm(), &x));
     }
     let mut before_queries = None;
-    let mut blocks = Vec::with_capacity(shape.num_layers);
+    let mut blocks: Vec<Activations> = Vec::with_capacity(shape.num_layers);
     for layer in 0..shape.num_layers {
         if shape.is_query_layer(layer) {
             before_queries = Some(x.clone());
@@ -360,7 +363,8 @@ pub(super) fn forward(
         }
         let memory = memories.get(&layer);
         let block = Block { shape, weights, layer, positions, sequence_length, memory };
-        let (out, saved) = block.forward(x);
+        let source = shape.layer(layer).kv_source.map(|source| &blocks[source]);
+        let (out, saved) = block.forward(x, source.map(Activations::keys_and_values));
         x = out;
         blocks.push(saved);
     }

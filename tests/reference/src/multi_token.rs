@@ -9,7 +9,7 @@
 //!
 //! The embedding's half comes first, as in the published checkpoints of DeepSeek-V3 and its relatives.
 
-use super::block::{Activations, Block};
+use super::block::{Activations, Block, SharedGradients};
 use super::gpt::{Shape, Weights, accumulate};
 use super::linear_cross_entropy::stored_linear_cross_entropy;
 use super::matmul::{linear, linear_backward};
@@ -64,7 +64,7 @@ impl MtpModules<'_> {
             ));
             let fuse = &self.weights[&format!("{}.weight", name(FUSE))];
             let x = store(linear(&joined, fuse, None, rows, width, 2 * width));
-            let (out, block) = self.block(ahead).forward(x);
+            let (out, block) = self.block(ahead).forward(x, None);
             let normed = store(self.shape.norm(self.weights, &name(NORM), &out));
             depths.push(MtpActivations { embedded, state, joined, block, out, normed });
         }
@@ -98,7 +98,8 @@ impl MtpModules<'_> {
             accumulate(grads, self.shape.head(), self.shape.head_table_backward(self.weights, &head.dw));
             let dnorm = self.shape.norm_backward(self.weights, &name(NORM), &depth.out, &head.dh, grads);
             let dout = storage.store(add(&dh, &dnorm));
-            let dx = self.block(ahead).backward(&depth.block, &dout, seed, grads);
+            let dx =
+                self.block(ahead).backward(&depth.block, &dout, seed, grads, &mut SharedGradients::new());
 
             let fuse = format!("{}.weight", name(FUSE));
             let w = &self.weights[&fuse];

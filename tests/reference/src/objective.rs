@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::block::FeedForward;
+use super::block::{FeedForward, SharedGradients};
 use super::embedding::embedding_backward;
 use super::gpt::{POSITIONS, Shape, Weights, accumulate, forward};
 use super::linear_cross_entropy::stored_linear_cross_entropy;
@@ -125,8 +125,10 @@ pub(super) fn with_seeds(
     } else {
         storage.store(add(&final_norm_backward(&head.dh, &mut grads), &dx_ahead))
     };
+    let mut shared = SharedGradients::new();
     for (layer, saved) in last.blocks.iter().enumerate().rev() {
-        dx = shape.block(weights, memories, layer, batch).backward(saved, &dx, seed, &mut grads);
+        let block = shape.block(weights, memories, layer, batch);
+        dx = block.backward(saved, &dx, seed, &mut grads, &mut shared);
         if shape.is_query_layer(layer) {
             dx = storage.store(final_norm_backward(&dx, &mut grads));
         }

@@ -119,8 +119,13 @@ impl Shape {
         let joined = [q + 2 * kv];
         let of_q = if self.variant.attention_gate { 2 * q } else { q };
         let widths = if names.qkv.len() == 1 { &joined[..] } else { &[of_q, kv, kv] };
-        // Keys that are the values, too, have no third projection.
-        let count = if self.layer(layer).key_values { 2 } else { names.qkv.len() };
+        // Keys that are the values, too, have no third projection, and those of another layer none at all.
+        let has_keys = self.layer(layer).kv_source.is_none();
+        let count = match (has_keys, self.layer(layer).key_values) {
+            (false, _) => 1,
+            (true, true) => 2,
+            (true, false) => names.qkv.len(),
+        };
         for (name, &width) in
             names.qkv.iter().zip(widths).take(count).filter(|_| has_softmax && self.latent.is_none())
         {
@@ -131,7 +136,8 @@ impl Shape {
                 QkNorm::AllHeads => [q, kv],
                 QkNorm::Heads | QkNorm::RotatedHeads => [head_dim; 2],
             };
-            names.qk_norms.iter().zip(widths).for_each(|(norm, width)| add(&format!("{norm}.weight"), width));
+            let norms = names.qk_norms.iter().zip(widths).take(if has_keys { 2 } else { 1 });
+            norms.for_each(|(norm, width)| add(&format!("{norm}.weight"), width));
         }
         if self.variant.sinks {
             add(SINKS, self.num_heads);

@@ -61,6 +61,17 @@ fn layers_may_differ() {
         (layer.rope_theta, layer.rope_scaling)
     };
     assert_eq!([theta(0), theta(1)], [(50.0, RopeScaling::None), (1e4, RopeScaling::Linear { factor: 2.0 })]);
+    let source = |keys: &str| {
+        let (plan, _) = model(keys).unwrap_or_else(|error| panic!("{keys}: {error}"));
+        assert_eq!(resolve(&plan.to_yaml(), &[]).unwrap().0, plan, "{keys}");
+        let of =
+            |number: usize| (plan.model.layer(number).kv_source, plan.model.layer(number).intermediate_size);
+        [of(1), of(3), of(4)].map(|(source, width)| (source, width / of(0).1))
+    };
+    let types = "sliding_window: 40\n    layer_types: [sliding_attention, full_attention]\n    ";
+    assert_eq!(source("num_kv_shared_layers: 2"), [(None, 1), (Some(2), 1), (Some(2), 1)]);
+    let wide = format!("{types}num_kv_shared_layers: 3\n    use_double_wide_mlp: True");
+    assert_eq!(source(&wide), [(None, 1), (Some(1), 2), (Some(0), 2)]);
     // Layers of which none masks anything decide nothing.
     let wide = |keys: &str| model(&format!("sliding_window: 32\n    {keys}")).unwrap().0.decisions();
     assert_eq!(wide("layer_types: [sliding_attention, full_attention]"), model("").unwrap().0.decisions());
@@ -105,6 +116,31 @@ fn layers_may_differ() {
         (
             "attention_k_eq_v: True",
             "attention_k_eq_v: makes values of keys, which are then normalised; write `use_v_norm: True`, or remove it",
+        ),
+        (
+            "num_kv_shared_layers: 5",
+            "num_kv_shared_layers: leaves none of 5 layers that has keys and values; lower it",
+        ),
+        (
+            "num_kv_shared_layers: 4\n    sliding_window: 8\n    layer_types: [sliding_attention, full_attention]",
+            "num_kv_shared_layers: leaves layer 1 nothing to read: none of the first 1 is without a window; lower it, or \
+             change `layer_types`",
+        ),
+        (
+            "num_kv_shared_layers: 1\n    no_rope_layers: [1, 0]",
+            "num_kv_shared_layers: not built yet where some layers do not rotate; remove it, or `no_rope_layers`",
+        ),
+        (
+            "num_kv_shared_layers: 1\n    use_qk_norm: True\n    qk_norm_kind: all_heads",
+            "num_kv_shared_layers: not built yet with this norm of heads; remove it, or write `qk_norm_kind: heads`",
+        ),
+        (
+            "num_kv_shared_layers: 1\n    mtp_depth: 1",
+            "num_kv_shared_layers: not built yet with multi-token prediction; remove it, or `mtp_depth`",
+        ),
+        (
+            "use_double_wide_mlp: True",
+            "use_double_wide_mlp: is of layers that share keys and values; remove it, or give `num_kv_shared_layers`",
         ),
         ("no_rope_layers: [1, 2]", "no_rope_layers: expected 1 or 0 for each layer, found `2`"),
     ] {

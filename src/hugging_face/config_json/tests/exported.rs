@@ -128,6 +128,13 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
             }
         }));
     }
+    for width in [1, 2] {
+        models.push(gemma4.clone().with_each_layer(|number, layer| {
+            (layer.values, layer.sliding_window) = (Values::Normalised, (number == 0).then_some(3));
+            layer.kv_source = (number == 2).then_some(1);
+            layer.intermediate_size *= if number == 2 { width } else { 1 };
+        }));
+    }
     models.push(gemma4.with_layers(|layer| layer.values = Values::Normalised));
     models.push(ModelConfig { activation: gelu_gate, ..llama() });
     let ungated = |kind, model| ModelConfig { activation: Activation::Gelu(kind), ..model };

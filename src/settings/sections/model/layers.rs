@@ -1,12 +1,14 @@
 //! Layers that are not alike: `layer_types`, with `sliding_theta` and the keys of layers without a window, and
 //! `no_rope_layers`. Each list has one entry for each
-//! layer, or for the first layers, which are then repeated.
+//! layer, or for the first layers, which are then repeated. The last layers may share the keys and values of others
+//! (`num_kv_shared_layers`).
 
 use super::rope_scaling::GROWTH;
 use super::rows::Model;
 use super::{MAX_HEAD_DIM, rotary_dim};
 use crate::model::config::{
     Family, LayerConfig, LinearAttention, Norm, NormPlacement, Positions, QkNorm, RopeScaling, Values,
+    kv_source,
 };
 use crate::settings::engine::*;
 
@@ -69,6 +71,7 @@ pub(super) fn check(model: &Model, reader: &Reader<'_>) {
     check_global(model, reader);
     check_gate(model, reader);
     check_linear(model, reader);
+    check_shared(model, reader);
     // Queries grow as they rotate.
     let rotate_as_a_whole =
         rotates && model.rotary_percent.unwrap_or(1.0) == 1.0 && model.no_rope_layers.is_none();
@@ -198,6 +201,57 @@ fn check_gate(model: &Model, reader: &Reader<'_>) {
     reader.require(&["attention_output_gate", "use_v_norm"], model.use_v_norm != Some(true), message);
 }
 
+const SHARED: &str = "num_kv_shared_layers";
+
+/// Checks that each layer without keys and values finds a layer to read them from.
+fn check_shared(model: &Model, reader: &Reader<'_>) {
+    let (layers, shared) = (model.config.num_layers, shared_layers(model));
+    let message = "is of layers that share keys and values; remove it, or give `num_kv_shared_layers`";
+    let is_wide = model.use_double_wide_mlp == Some(true);
+    reader.require(&["use_double_wide_mlp", SHARED], shared > 0 || !is_wide, message);
+    if shared == 0 {
+        return;
+    }
+    let is_plain = model.config.family == Family::Llama && !model.is_latent();
+    reader.require(&[SHARED], is_plain, "not built yet for this type; remove it");
+    let heads_are_alone = model.qk_norm_kind.is_none_or(|kind| kind == QkNorm::Heads);
+    let message = "not built yet with this norm of heads; remove it, or write `qk_norm_kind: heads`";
+    reader.require(&[SHARED, "qk_norm_kind"], heads_are_alone, message);
+    let message = "not built yet where some layers do not rotate; remove it, or `no_rope_layers`";
+    reader.require(&[SHARED, UNROTATED], model.no_rope_layers.is_none(), message);
+    let message = "not built yet with multi-token prediction; remove it, or `mtp_depth`";
+    reader.require(&[SHARED, "mtp_depth"], model.mtp_depth.is_none_or(|depth| depth == 0), message);
+    let message = format!("leaves none of {layers} layers that has keys and values; lower it");
+    reader.require(&[SHARED, "num_layers"], shared < layers, message);
+    if shared >= layers {
+        return;
+    }
+    let lacks = (layers - shared..layers).find(|number| source_of(model, *number).is_none());
+    let message = format!(
+        "leaves layer {} nothing to read: none of the first {} {} a window; lower it, or change `{TYPES}`",
+        lacks.unwrap_or(0),
+        layers - shared,
+        if lacks.is_some_and(|number| slides(model, number)) { "has" } else { "is without" },
+    );
+    reader.require(&[SHARED, "num_layers", TYPES], lacks.is_none(), message);
+}
+
+/// Number of layers that share keys and values of others.
+fn shared_layers(model: &Model) -> usize {
+    model.num_kv_shared_layers.unwrap_or(0)
+}
+
+/// Whether layer number `number` has a window.
+fn slides(model: &Model, number: usize) -> bool {
+    model.sliding_window.is_some() && entry(&model.layer_types, number) != Some(LayerType::Full)
+}
+
+/// The layer whose keys and values layer number `number` reads, if it has none.
+fn source_of(model: &Model, number: usize) -> Option<usize> {
+    let first = model.config.num_layers.saturating_sub(shared_layers(model));
+    kv_source(number, first, |number| slides(model, number))
+}
+
 /// Sets in `layer`, number `number`, what the lists say.
 pub(super) fn set(model: &Model, number: usize, layer: &mut LayerConfig) {
     if entry(&model.layer_types, number) == Some(LayerType::Linear) {
@@ -207,8 +261,12 @@ pub(super) fn set(model: &Model, number: usize, layer: &mut LayerConfig) {
     if model.use_v_norm == Some(true) {
         layer.values = Values::Normalised;
     }
-    if entry(&model.layer_types, number) == Some(LayerType::Full) {
+    if !slides(model, number) {
         layer.sliding_window = None;
+    }
+    layer.kv_source = source_of(model, number);
+    if layer.kv_source.is_some() && model.use_double_wide_mlp == Some(true) {
+        layer.intermediate_size *= 2;
     }
     if layer.sliding_window.is_none() {
         layer.num_kv_heads = model.num_global_key_value_heads.unwrap_or(layer.num_kv_heads);

@@ -105,6 +105,11 @@ rows! {
         /// Whether each element of attention's output is multiplied by the sigmoid of a gate that is projected beside its
         /// query, as in Qwen3-Next; Megatron's name, False by default.
         attention_output_gate: Option<bool> = Shape.optional().of(LLAMA).example("True"),
+        /// Number of layers, the last ones, that have no keys and values: each reads those of the last layer before all of
+        /// them that has a window as it has one, or has none as it has none, as in Gemma 4; none by default.
+        num_kv_shared_layers: Option<usize> = Shape.optional().of(LLAMA).example("1"),
+        /// Whether the feed-forward layers of these are twice as wide; False by default.
+        use_double_wide_mlp: Option<bool> = Shape.optional().of(LLAMA).example("True\nnum_kv_shared_layers: 1"),
         /// Which layers rotate q and k, as in SmolLM3's file: 1, or 0 for a layer without encoding of positions, for
         /// each layer or for the first layers, which is then repeated; all rotate by default.
         no_rope_layers: Option<Vec<u64>> = Numbers.optional().within(ROTATES).of(LLAMA).example("[1, 0]"),

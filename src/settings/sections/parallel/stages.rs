@@ -26,7 +26,12 @@ pub(crate) fn stages(source: &Source, model: &Model, parallel: &Distribution) ->
         return one();
     }
     let ahead = model.mtp_depth.unwrap_or(0);
-    let check = |stages: Stages| stages.check(ahead).map(|()| stages);
+    let source_of = |layer: usize| model.config.layer(layer).kv_source;
+    let check = |stages: Stages| {
+        stages.check(ahead)?;
+        stages.check_sources(source_of)?;
+        Ok(stages)
+    };
     or_fault(source, model, parallel, asked(model, parallel).and_then(check)).unwrap_or_else(one)
 }
 

@@ -8,10 +8,13 @@ use crate::vector::add;
 
 impl Block<'_> {
     /// q (N, H·d), k and v (N, K·d): from three linear layers, or from one. In a query layer q is projected from the
-    /// rows of a table by position.
+    /// rows of a table by position. Where keys and values are another block's, there are none.
     #[track_caller]
     pub(super) fn project_qkv(&self, x: &[f64]) -> [Vec<f64>; 3] {
         match *self.names().qkv {
+            [q, ..] if self.shape.layer(self.layer).kv_source.is_some() => {
+                [self.project(q, x), Vec::new(), Vec::new()]
+            }
             [q, k, v] => {
                 let rows = self.queries();
                 let of_q = rows.as_deref().unwrap_or(x);
@@ -43,6 +46,9 @@ impl Block<'_> {
         grads: &mut Weights,
     ) -> Vec<f64> {
         match *self.names().qkv {
+            [q, ..] if self.shape.layer(self.layer).kv_source.is_some() => {
+                self.project_backward(q, x, dq, grads)
+            }
             [q, k, v] => {
                 let rows = self.queries();
                 let dof_q = self.project_backward(q, rows.as_deref().unwrap_or(x), dq, grads);

@@ -1,7 +1,7 @@
 //! A block's attention by softmax, from its projections to the projection back.
 
 use super::latent::Latent;
-use super::{Activations, Block, SINKS};
+use super::{Activations, Block, SINKS, SharedGradients, add};
 use crate::attention::{Attention, attention, attention_backward, sinks_backward};
 use crate::gpt::{Weights, accumulate};
 use crate::largest_scores::{by_head, largest_scores};
@@ -28,9 +28,17 @@ pub(super) struct Softmax {
     gate: Vec<f64>,
 }
 
+impl Softmax {
+    /// The keys and values that attention saw.
+    pub(super) fn keys_and_values(&self) -> [&[f64]; 2] {
+        [&self.k, &self.v]
+    }
+}
+
 impl Block<'_> {
-    /// What attention makes of its input (N, D), its projection back included: (N, D).
-    pub(super) fn softmax(&self, input: &[f64]) -> (Vec<f64>, Softmax) {
+    /// What attention makes of its input (N, D), its projection back included: (N, D). Without keys and values of its own
+    /// it reads those of another block, `shared`.
+    pub(super) fn softmax(&self, input: &[f64], shared: Option<[&[f64]; 2]>) -> (Vec<f64>, Softmax) {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let (latent, [q_projected, k_projected, mut v]) = match &self.shape.latent {
@@ -41,14 +49,18 @@ impl Block<'_> {
             None => (None, self.project_qkv(input).map(store)),
         };
         let [q_projected, gate] = self.split_gates(q_projected);
+        let has_keys = shared.is_none();
         let mut v_projected = Vec::new();
-        if self.shape.variant.value_norm {
+        if self.shape.variant.value_norm && has_keys {
             let ones = self.unit_weights();
             let normed = store(rms_norm(&v, &ones, ones.len(), self.shape.norm_eps));
             v_projected = std::mem::replace(&mut v, normed);
         }
         let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
-        let norms = |qk: [&[f64]; 2]| [0, 1].map(|i| store(self.norm(names.qk_norms[i], qk[i])));
+        let norms = |[q, k]: [&[f64]; 2]| {
+            let normed = |i: usize, x: &[f64]| store(self.norm(names.qk_norms[i], x));
+            [normed(0, q), if has_keys { normed(1, k) } else { Vec::new() }]
+        };
         let [mut q, mut k] = match self.shape.qk_norm && !is_last {
             true => norms([&q_projected, &k_projected]),
             false => [q_projected.clone(), k_projected.clone()],
@@ -56,7 +68,9 @@ impl Block<'_> {
         let layer = self.shape.layer(self.layer);
         if let Some(rotation) = &layer.rope {
             rope(&mut q, self.positions, self.shape.num_heads, rotation);
-            rope(&mut k, self.positions, layer.num_kv_heads, rotation);
+            if has_keys {
+                rope(&mut k, self.positions, layer.num_kv_heads, rotation);
+            }
             self.scale_queries(&mut q);
             (q, k) = (store(q), store(k));
         }
@@ -64,6 +78,9 @@ impl Block<'_> {
         if is_last {
             (q_normed, k_normed) = (q, k);
             [q, k] = norms([&q_normed, &k_normed]);
+        }
+        if let Some(shared) = shared {
+            [k, v] = shared.map(<[f64]>::to_vec);
         }
         let attended = store(attention(&q, &k, &v, &self.attention()).0);
         let gated = self.gated(&attended, &gate);
@@ -82,13 +99,15 @@ impl Block<'_> {
         (mixed, saved)
     }
 
-    /// The gradient (N, D) of the input, given that of [`Block::softmax`]; adds those of the weights to `grads`.
+    /// The gradient (N, D) of the input, given that of [`Block::softmax`]; adds those of the weights to `grads`, and those
+    /// of keys and values that are another block's to `shared`, which has those of its own.
     pub(super) fn softmax_backward(
         &self,
         saved: &Softmax,
         input: &[f64],
         dadded: &[f64],
         grads: &mut Weights,
+        shared: &mut SharedGradients,
     ) -> Vec<f64> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
@@ -97,7 +116,20 @@ impl Block<'_> {
         let [dattended, dgate] = self.gated_backward(&saved.attended, &saved.gate, dgated);
         let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(store);
-        if self.shape.variant.value_norm {
+        let layer = self.shape.layer(self.layer);
+        if let Some([dk_read, dv_read]) = shared.remove(&self.layer) {
+            (dk, dv) = (store(add(&dk, &dk_read)), store(add(&dv, &dv_read)));
+        }
+        if let Some(source) = layer.kv_source {
+            let own = [std::mem::take(&mut dk), std::mem::take(&mut dv)];
+            let sum = match shared.remove(&source) {
+                Some([dk, dv]) => [store(add(&dk, &own[0])), store(add(&dv, &own[1]))],
+                None => own,
+            };
+            shared.insert(source, sum);
+        }
+        let has_keys = layer.kv_source.is_none();
+        if self.shape.variant.value_norm && has_keys {
             let ones = self.unit_weights();
             let eps = self.shape.norm_eps;
             dv = store(rms_norm_backward(&saved.v_projected, &ones, &dv, ones.len(), eps).0);
@@ -109,16 +141,17 @@ impl Block<'_> {
         let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
         let mut norms_backward = |dq: &[f64], dk: &[f64]| {
             let mut of = |i: usize, x: &[f64], dy| store(self.norm_backward(names.qk_norms[i], x, dy, grads));
-            [of(0, &saved.q_projected, dq), of(1, &saved.k_projected, dk)]
+            [of(0, &saved.q_projected, dq), if has_keys { of(1, &saved.k_projected, dk) } else { Vec::new() }]
         };
         if is_last {
             [dq, dk] = norms_backward(&dq, &dk);
         }
-        let layer = self.shape.layer(self.layer);
         if let Some(rotation) = &layer.rope {
             self.scale_queries(&mut dq);
             rope_backward(&mut dq, self.positions, self.shape.num_heads, rotation);
-            rope_backward(&mut dk, self.positions, layer.num_kv_heads, rotation);
+            if has_keys {
+                rope_backward(&mut dk, self.positions, layer.num_kv_heads, rotation);
+            }
             (dq, dk) = (store(dq), store(dk));
         }
         if self.shape.qk_norm && !is_last {

@@ -145,6 +145,15 @@ fn qwen3_next() -> Shape {
     let first = Layer { linear: Some(linear), ..GATED.common_layer() };
     Shape { other_layers: Some(BTreeMap::from([(0, first)])), ..GATED }
 }
+
+/// Two layers that read the keys and values of the first, where values are keys; one has a wider feed-forward network.
+fn sharing() -> Shape {
+    let first = Layer { window: Some(3), key_values: true, ..QWEN3.common_layer() };
+    let second = Layer { kv_source: Some(0), ..first };
+    let third = Layer { intermediate_size: 12, ..second };
+    let layers = BTreeMap::from([(0, first), (1, second), (2, third)]);
+    Shape { num_layers: 3, other_layers: Some(layers), ..gemma4() }
+}
 const FACTORS: Factors = Factors { embedding: 3.0, residual: 0.6, scores: Some(0.9), logits: 0.7 };
 const IGNORE: u32 = u32::MAX;
 const T: usize = 5;
@@ -198,6 +207,7 @@ fn every_gradient_is_the_finite_difference() {
         gemma4(),
         GATED,
         qwen3_next(),
+        sharing(),
         Shape { num_layers: 0, ..LLAMA },
         Shape { factors: FACTORS, tie_word_embeddings: true, ..LLAMA },
         Shape { gate: Gate::Gelu(Gelu::Tanh), ..LLAMA },
