@@ -9,7 +9,7 @@ mod architecture;
 use super::config_json::classes::{self, Class, FULL, LINEAR, SLIDING};
 use super::config_json::{ACTIVATIONS, Windows, facts, has_wide_readers};
 use crate::model::config::{
-    Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig, Values,
+    Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig, ParallelResidual, Values,
 };
 use crate::ops::rope_scaling::{Llama3, QueryScaling, RopeScaling, Yarn};
 use architecture::nearest;
@@ -178,6 +178,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             own.insert("layer_types".into(), layers.iter().map(|layer| linear(layer)).collect());
             own.into()
         }
+        "falcon" => falcon_keys(model),
         "hyperclovax" => {
             let mut own = keys_of_class(name, model);
             own.insert("use_post_norm".into(), true.into());
@@ -249,6 +250,10 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         config.remove("rope_scaling");
         config.insert("rope_parameters".into(), parameters.into());
     }
+    // The class computes it from other keys, and takes no other.
+    if name == "falcon" {
+        config.remove("head_dim");
+    }
     let rotates: Vec<u8> = layers.iter().map(|layer| layer.rotates.into()).collect();
     if rotates.contains(&0) && !class.rotates_in_windows {
         config.insert("no_rope_layers".into(), rotates.into());
@@ -267,6 +272,24 @@ fn own_keys(name: &str, model: &ModelConfig) -> Value {
     if classes::named(name).defaults.contains_key("logit_scale") {
         own.insert("logit_scale".into(), (1.0 / model.factors.logits_divisor.unwrap_or(1.0)).into());
     }
+    own.into()
+}
+
+/// The keys of Falcon: in its first form, with one key and value head or as many as queries, where that can say it.
+fn falcon_keys(model: &ModelConfig) -> Value {
+    let has_one_key = model.layer.num_kv_heads == 1;
+    let norms = match model.parallel_residual {
+        Some(ParallelResidual::TwoNorms) => Some(2),
+        Some(ParallelResidual::OneNorm) if !has_one_key => Some(1),
+        _ => None,
+    };
+    let mut own = entries(own_keys("falcon", model));
+    own.extend(entries(json!({
+        "new_decoder_architecture": norms.is_some(),
+        "num_ln_in_parallel_attn": norms,
+        "multi_query": has_one_key,
+        "parallel_attn": model.parallel_residual.is_some(),
+    })));
     own.into()
 }
 

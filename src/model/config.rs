@@ -385,6 +385,8 @@ pub enum Family {
     GraniteMoe,
     /// GPT-NeoX (Black et al., 2022): q, k and v are one tensor, head by head.
     GptNeoX,
+    /// Falcon (Almazrouei et al., 2023): q, k and v are one tensor, group by group of heads.
+    Falcon,
     /// Command R (Cohere, 2024): Llama's names, and heads in the order of interleaved pairs.
     Cohere,
     /// gpt-oss (OpenAI, 2025): attention has sinks, router and experts have biases, and each projection of all experts

@@ -1,6 +1,6 @@
 //! Names of parameters in Hugging Face files, by family and without `.weight` and `.bias`, and in Megatron.
 
-use super::config::{Family, ModelConfig, Norm, NormPlacement, QkNorm};
+use super::config::{Family, ModelConfig, Norm, NormPlacement, ParallelResidual, QkNorm};
 
 /// The gate of the shared expert, as in Qwen2.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
@@ -208,7 +208,7 @@ impl Names {
             | Family::Qwen3Next => &LLAMA,
             Family::GptNeoX => &GPT_NEOX,
             Family::Gpt2 => &GPT2,
-            Family::Bloom => &BLOOM,
+            Family::Bloom | Family::Falcon => &BLOOM,
             Family::Baichuan => &BAICHUAN,
             Family::BigCode => &BIG_CODE,
             Family::Pangu => &PANGU,
@@ -219,7 +219,8 @@ impl Names {
 
     /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, or of HyperCLOVA X where
     /// norms multiply by w and layers have no factor, and with norms of rotated heads those of Hunyuan. Without gates they
-    /// are those of Nemotron, Arcee and Jais 2, or with GELU and LayerNorm that multiplies by w those of StarCoder 2.
+    /// are those of Nemotron, Arcee and Jais 2, or with GELU and LayerNorm that multiplies by w those of StarCoder 2. Falcon
+    /// has names of its own for two norms of one residual stream.
     pub fn of_model(config: &ModelConfig) -> &'static Self {
         match (config.family, config.norm_placement, config.qk_norm_kind) {
             (Family::Llama, NormPlacement::Both, _)
@@ -233,6 +234,7 @@ impl Names {
                 let is_plain = config.norm == Norm::LayerNorm && !config.zero_centered_norms;
                 if is_plain && !config.activation.is_rectified() { &STAR_CODER2 } else { &NEMOTRON }
             }
+            (Family::Falcon, ..) if config.parallel_residual == Some(ParallelResidual::TwoNorms) => &FALCON,
             (family, ..) => Self::of(family),
         }
     }
@@ -350,6 +352,8 @@ const BLOOM: Names = Names {
     is_transposed: false,
     has_fused_heads: true,
 };
+
+const FALCON: Names = Names { attention_norm: "ln_attn", ffn_norm: "ln_mlp", ..BLOOM };
 
 /// The name that Megatron gives the parameter at `path`; `None` for biases and parameters that Megatron does not have.
 pub(super) fn megatron_name(path: &str) -> Option<String> {

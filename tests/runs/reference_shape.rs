@@ -69,6 +69,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 | Family::Gpt2
                 | Family::GraniteMoe
                 | Family::GptNeoX
+                | Family::Falcon
                 | Family::GptOss
                 | Family::Qwen3Next
                 | Family::Cohere => Naming::Plain,

@@ -153,6 +153,7 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
         Family::Helium => "HeliumConfig",
         Family::GraniteMoe => "GraniteMoeConfig",
         Family::GptNeoX => "GPTNeoXConfig",
+        Family::Falcon => "FalconConfig",
         Family::Cohere => "CohereConfig",
         Family::GptOss => "GptOssConfig",
         Family::Qwen3Next => "Qwen3NextConfig",

@@ -227,8 +227,9 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
     let heads = facts.get("num_heads").map(|heads| heads.value.clone()).unwrap_or_default();
     let half = facts.get("head_dim").and_then(|width| width.value.as_u64()).unwrap_or(0) / 2;
     let mut insert = |fact, key: &str, value| facts.insert(fact, Fact { key: key.to_string(), value });
-    // GPTBigCode: a switch instead of a number.
-    if reading.reads("multi_query") {
+    let is_new_falcon = reading.is_on("new_decoder_architecture");
+    // GPTBigCode and the first Falcons: a switch instead of a number.
+    if reading.reads("multi_query") && !is_new_falcon {
         insert(
             "n_kv_heads",
             "multi_query",
@@ -245,6 +246,24 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
         let word = if reading.reads("use_qkv_bias") { "one_norm" } else { "two_norms" };
         let value = reading.is_on("use_parallel_residual").then_some(word);
         insert("parallel_residual", "use_parallel_residual", value.into());
+    }
+    // Falcon: switches and a number of norms. Other combinations fail in the class itself.
+    if reading.reads("num_ln_in_parallel_attn") {
+        let (key, norms) = ("num_ln_in_parallel_attn", reading.number("num_ln_in_parallel_attn"));
+        let norms = norms.unwrap_or(if is_new_falcon { 2.0 } else { 1.0 });
+        let (key, value) = match (is_new_falcon, reading.is_on("parallel_attn")) {
+            (false, false) => ("parallel_attn", Value::Null),
+            (true, false) => ("parallel_attn", "False beside `new_decoder_architecture`".into()),
+            (false, true) if norms != 2.0 => ("parallel_attn", "one_norm".into()),
+            (true, true) if norms == 1.0 => (key, "one_norm".into()),
+            (true, true) if norms == 2.0 => (key, "two_norms".into()),
+            _ => (key, format!("{norms} norms").into()),
+        };
+        insert("parallel_residual", key, value);
+        let is_unlike = reading.number("num_kv_heads").is_some_and(|count| heads != json!(count as u64));
+        if !is_new_falcon && !reading.is_on("multi_query") && is_unlike {
+            insert("n_kv_heads", "num_kv_heads", "another number than of query heads".into());
+        }
     }
     // ChatGLM: a switch and a number.
     if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {

@@ -22,6 +22,7 @@
 //! | and values are normalised, or layers read the keys and values of others | `Gemma4ForCausalLM`, also with biases in all of attention | each layer has a factor, the factor of the scores is 1, that of the embedding the root of `hidden_size`; QK-norm, norms before and after sublayers that multiply by w, no window in the last layer |
 //! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is a GPT-NeoX | `GPTNeoXForCausalLM`, also with attention before the feed-forward network | biases in all of attention or in none, and in the feed-forward layers; two norms where the two stand beside each other, no window |
+//! | is a Falcon | `FalconForCausalLM`, also with attention before the feed-forward network or beside it | biases in all layers or in none, heads as wide together as the model; with attention before the feed-forward network as many key and value heads as queries, or one; no window |
 //! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
 //! | is dense and has no gates | `ArceeForCausalLM`, with LayerNorm `Starcoder2ForCausalLM`, `Jais2ForCausalLM` with ReLU or its square, or `NemotronForCausalLM` where it multiplies by 1 + w | attention before the feed-forward network, no QK-norm; a window in StarCoder 2 alone, in all layers; a part of each head rotates in Nemotron alone; biases in all layers of StarCoder 2 or in none, in the others in all of attention or of the feed-forward layers |
 //! | is dense and has LayerNorm | `StableLmForCausalLM`, also with q/k/v biases, and with one norm that attention and feed-forward network read | no other biases, no window, no QK-norm, heads as wide together as the model |
@@ -141,7 +142,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let is_granite = matches!(name, "granite" | "granitemoe" | "granitemoeshared" | "hyperclovax");
     let is_cohere = matches!(name, "cohere" | "cohere2");
     let has_no_qk_norm =
-        matches!(name, "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "gpt_neox") || is_cohere;
+        matches!(name, "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "gpt_neox" | "falcon")
+            || is_cohere;
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let is_gemma4 = name == "gemma4_text";
     let has_linear = matches!(name, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text");
@@ -195,6 +197,12 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (
             name == "gpt_neox" && !(model.gate_up_bias && model.down_bias),
             "feed-forward layers without biases",
+        ),
+        (
+            name == "falcon"
+                && model.parallel_residual.is_none()
+                && ![1, model.num_heads].contains(&model.layer.num_kv_heads),
+            "groups of heads where attention is before the feed-forward network",
         ),
         (is_gemma4 && model.factors.scores != Some(1.0), "factor of the scores but 1"),
         (
@@ -255,7 +263,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         ),
         (matches!(name, "qwen2_moe" | "deepseek" | "mixtral") && model.qk_norm, "QK-norm"),
         (
-            matches!(name, "deepseek" | "helium" | "olmoe" | "stablelm" | "cohere2" | "gpt_neox")
+            matches!(name, "deepseek" | "helium" | "olmoe" | "stablelm" | "cohere2" | "gpt_neox" | "falcon")
                 && has_own_heads,
             "head_dim of its own",
         ),
@@ -296,10 +304,10 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2"
         | "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => [model.qkv_bias, false],
         "helium" => [false, all_of_mlp],
-        "ernie4_5" | "starcoder2" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
+        "ernie4_5" | "starcoder2" | "falcon" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
         _ => [false, false],
     };
-    let of_all_or_none = matches!(class, "ernie4_5" | "starcoder2") && !all_of_mlp;
+    let of_all_or_none = matches!(class, "ernie4_5" | "starcoder2" | "falcon") && !all_of_mlp;
     let all_or_none = [
         "granite",
         "granitemoe",
@@ -391,12 +399,13 @@ fn differs(class: &Class, fact: &str, model: &ModelConfig) -> bool {
     class.facts.get(fact).is_some_and(|theirs| word(theirs) != ours)
 }
 
-/// Whether `class` puts attention and feed-forward network beside each other otherwise than `model`. Two classes have a
-/// switch for it.
+/// Whether `class` puts attention and feed-forward network beside each other otherwise than `model`. Three classes have
+/// switches for it.
 fn has_other_residual(class: &Class, model: &ModelConfig) -> bool {
     match class.name.as_str() {
         "stablelm" => model.parallel_residual == Some(ParallelResidual::TwoNorms),
         "gpt_neox" => model.parallel_residual == Some(ParallelResidual::OneNorm),
+        "falcon" => false,
         _ => differs(class, "parallel_residual", model),
     }
 }

@@ -170,6 +170,14 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         scaled(neox, linear),
         without,
     ]);
+    let falcon = |kv_heads| {
+        let falcon = ModelConfig { family: Family::Falcon, ..ungated(Gelu::Exact, layer_norm(llama())) };
+        falcon.with_layers(|layer| layer.num_kv_heads = kv_heads)
+    };
+    models.extend([1, 2, 4].into_iter().flat_map(|kv_heads| {
+        let falcon = falcon(kv_heads);
+        [beside(one, falcon.clone()), beside(two, all_biases(falcon.clone())), falcon]
+    }));
     models.push(some_windows(ModelConfig { gate_up_bias: true, down_bias: true, ..llama() }));
     models.push(ModelConfig { output_bias: true, down_bias: true, ..llama() }); // TeleChat
     let yarn = Yarn {

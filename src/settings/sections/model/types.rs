@@ -213,6 +213,19 @@ const TYPES: [TypeEntry; 23] = [
         ..PLAIN
     },
     TypeEntry {
+        word: "FalconConfig",
+        about: "Falcon: a Llama with LayerNorm, GELU without a gate, a tied head, and files that hold the queries of each \
+                key and value head beside these.",
+        defaults: |config| {
+            (config.norm, config.activation) = (Norm::LayerNorm, Activation::Gelu(Gelu::Exact));
+            config.tie_word_embeddings = true;
+        },
+        check: |model, reader| check_rotation(model, reader, false),
+        family: Family::Falcon,
+        fits: is_ungated,
+        ..PLAIN
+    },
+    TypeEntry {
         word: "CohereConfig",
         about: "Command R: a Llama whose norms are LayerNorms without a bias, and whose heads rotate in interleaved pairs, in \
                 its files too.",
@@ -394,10 +407,15 @@ fn is_dense(model: &ModelConfig) -> bool {
     model.mixture.is_none() && model.multi_token.is_none() && !model.qk_norm
 }
 
+/// Nor gates, in some families.
+fn is_ungated(model: &ModelConfig) -> bool {
+    let is_without_gate = model.activation.gate().is_none() && model.norm_placement == NormPlacement::Before;
+    is_dense(model) && is_without_gate
+}
+
 /// Files have all heads of q, k and v: as many of each.
 fn fits_gpt_neox(model: &ModelConfig) -> bool {
-    let is_without_gate = model.activation.gate().is_none() && model.norm_placement == NormPlacement::Before;
-    is_dense(model) && is_without_gate && model.layer.num_kv_heads == model.num_heads
+    is_ungated(model) && model.layer.num_kv_heads == model.num_heads
 }
 
 /// Nor, except for GLM, other norms.
