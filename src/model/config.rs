@@ -63,6 +63,8 @@ pub struct ModelConfig {
     pub norm: Norm,
     /// Whether a LayerNorm has a bias.
     pub norm_bias: bool,
+    /// Whether norms have a weight; without one they only normalise, as in OLMo.
+    pub norm_weight: bool,
     /// Where the norms of a layer stand. That of the head stands before it.
     pub norm_placement: NormPlacement,
     /// Whether attention and feed-forward network stand beside each other, both reading the residual stream before the
@@ -211,6 +213,7 @@ impl ModelConfig {
             factors: Factors::default(),
             norm: Norm::RmsNorm,
             norm_bias: true,
+            norm_weight: true,
             norm_placement: NormPlacement::Before,
             parallel_residual: None,
             norm_eps: 1e-5,

@@ -17,6 +17,7 @@ use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::config::LowRank;
+use crate::model::init::initial_row;
 use crate::model::parameters::{Piece, Role, Spec, Stack, Strip};
 use crate::record::Tensor;
 use safetensors::Dtype;
@@ -260,7 +261,7 @@ struct Home<'a> {
 }
 
 impl<'a> Homes<'a> {
-    /// Where each piece of a parameter is; `None` if no file has it. A tensor's name is `prefix` followed by the name
+    /// Where each piece of a parameter is; `None` if no file has it, though it has pieces. A tensor's name is `prefix` followed by the name
     /// of the piece. Parameters that trained beside adapters are in the adapters' file.
     ///
     /// # Errors
@@ -287,8 +288,8 @@ impl<'a> Homes<'a> {
                 let message = format!("holds a part of {} alone, which is stored as one matrix", spec.path);
                 Err(Error::file(file.path(), message))
             }
-            None => Ok(None),
-            Some(_) => Ok(Some(homes.into_iter().flatten().collect())),
+            None if !spec.pieces.is_empty() => Ok(None),
+            _ => Ok(Some(homes.into_iter().flatten().collect())),
         }
     }
 }
@@ -353,7 +354,10 @@ fn stored(
     let stride = u64::from(spec.stride());
     let row_of = |place: u64| part.first_row + (place / stride) as usize;
     let wanted = row_of(held.start - part.offset)..row_of((held.end - part.offset).next_multiple_of(stride));
-    let mut rows = vec![vec![0.0f32; spec.cols]; wanted.len()];
+    let mut rows: Vec<Vec<f32>> = match spec.pieces.is_empty() {
+        true => wanted.clone().map(|row| initial_row(spec, row, 0)).collect(),
+        false => vec![vec![0.0; spec.cols]; wanted.len()],
+    };
     let cols = spec.col_strips();
     for strip in spec.row_strips().iter().filter_map(|strip| strip.held_in(wanted.clone())) {
         let mut take = |row: usize, first: usize, values: &[f32]| {

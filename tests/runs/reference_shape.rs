@@ -98,6 +98,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 (Norm::LayerNorm, true) => Some(NormBias::With),
                 (Norm::LayerNorm, false) => Some(NormBias::Without),
             },
+            weightless_norms: !model.norm_weight,
             ungated: match model.activation {
                 Activation::Gated(_) => None,
                 Activation::Gelu(kind) => Some(reference_gelu(kind)),

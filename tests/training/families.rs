@@ -171,6 +171,7 @@ fn other_norms_activations_and_residuals_follow_the_reference() {
         nemotron("n_kv_heads: 2, rotary_percent: 0.5"),
         gpt_neox("num_layers: 2"),
         command_r("tie_word_embeddings: True, logits_scaling: 4.0"),
+        olmo("num_layers: 2"),
         Setup::experts("experts beside attention", experts, "parallel_residual: one_norm"),
         Setup::experts("experts without gates", experts, UNGATED_EXPERTS),
     ] {
@@ -201,6 +202,12 @@ fn command_r(model: &str) -> Setup {
     Setup::new("command-r", &format!("{keys}, {model}"))
 }
 
+/// Norms without weights and biases.
+fn olmo(model: &str) -> Setup {
+    let keys = "normalization: LayerNorm, norm_has_bias: False, norm_has_weight: False, n_kv_heads: 2";
+    Setup::new("olmo", &format!("{keys}, {model}"))
+}
+
 /// q and k normalised over all heads together, and head by head after the rotation.
 #[test]
 fn norms_of_queries_and_keys_follow_the_reference() {
@@ -208,6 +215,7 @@ fn norms_of_queries_and_keys_follow_the_reference() {
         of_all_heads("norm_placement: after"),
         of_rotated_heads("qkv_has_bias: True, rotary_percent: 0.5"),
         of_rotated_heads("rotary_interleaved: True, layernorm_zero_centered_gamma: True"),
+        of_rotated_heads("norm_has_weight: False"),
     ] {
         follows_the_reference(&setup, compared_steps());
     }

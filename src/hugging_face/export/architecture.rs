@@ -24,6 +24,7 @@
 //! | is a GPT-NeoX | `GPTNeoXForCausalLM`, also with attention before the feed-forward network | biases in all of attention or in none, and in the feed-forward layers; two norms where the two stand beside each other, no window |
 //! | is a Falcon | `FalconForCausalLM`, also with attention before the feed-forward network or beside it | biases in all layers or in none, heads as wide together as the model; with attention before the feed-forward network as many key and value heads as queries, or one; no window |
 //! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
+//! | is dense and its norms have no weights | `OlmoForCausalLM`, also with biases in all of attention | LayerNorm without a bias and with an epsilon of 1e-5, no window, no QK-norm, whole heads rotate |
 //! | is dense and has no gates | `ArceeForCausalLM`, with LayerNorm `Starcoder2ForCausalLM`, `Jais2ForCausalLM` with ReLU or its square, or `NemotronForCausalLM` where it multiplies by 1 + w | attention before the feed-forward network, no QK-norm; a window in StarCoder 2 alone, in all layers; a part of each head rotates in Nemotron alone; biases in all layers of StarCoder 2 or in none, in the others in all of attention or of the feed-forward layers |
 //! | is dense and has LayerNorm | `StableLmForCausalLM`, also with q/k/v biases, and with one norm that attention and feed-forward network read | no other biases, no window, no QK-norm, heads as wide together as the model |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
@@ -92,6 +93,7 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
         (.., Extent::None) if normalises_all_heads(model) => "olmo2",
         _ if normalises_all_heads(model) => "olmo3",
         _ if model.qk_norm && model.qk_norm_kind == QkNorm::RotatedHeads => "hunyuan_v1_dense",
+        _ if !model.norm_weight => "olmo",
         _ if model.activation.gate().is_none() => match (model.norm, model.zero_centered_norms) {
             (Norm::RmsNorm, _) => "arcee",
             (Norm::LayerNorm, true) => "nemotron",
@@ -141,9 +143,10 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let is_latent = matches!(name, "deepseek_v2" | "deepseek_v3");
     let is_granite = matches!(name, "granite" | "granitemoe" | "granitemoeshared" | "hyperclovax");
     let is_cohere = matches!(name, "cohere" | "cohere2");
-    let has_no_qk_norm =
-        matches!(name, "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "gpt_neox" | "falcon")
-            || is_cohere;
+    let has_no_qk_norm = matches!(
+        name,
+        "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "gpt_neox" | "falcon" | "olmo"
+    ) || is_cohere;
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let is_gemma4 = name == "gemma4_text";
     let has_linear = matches!(name, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text");
@@ -193,6 +196,11 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (differs(class, "gated_linear_unit", model), "feed-forward networks of this kind"),
         (differs(class, "normalization", model), "norms of this kind"),
         (differs(class, "norm_has_bias", model), "LayerNorm of this kind"),
+        (
+            differs(class, "norm_has_weight", model),
+            if model.norm_weight { "norms with weights" } else { "norms without weights" },
+        ),
+        (name == "olmo" && model.norm_eps != 1e-5, "rms_norm_eps other than 1e-5"),
         (has_other_residual(class, model), "feed-forward networks beside attention in this way"),
         (
             name == "gpt_neox" && !(model.gate_up_bias && model.down_bias),
@@ -296,7 +304,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "llama" | "granite" | "hyperclovax" | "smollm3" | "arcee" | "nemotron" | "jais2" | "gpt_neox" => {
             [model.qkv_bias, all_of_mlp]
         }
-        "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" | "gpt_oss" => {
+        "olmo" | "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" | "gpt_oss" => {
             [model.qkv_bias, false]
         }
         "granitemoe" | "granitemoeshared" => [model.qkv_bias, false],
@@ -318,6 +326,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "gemma3_text",
         "gemma4_text",
         "smollm3",
+        "olmo",
         "olmo2",
         "olmo3",
         "olmoe",

@@ -252,10 +252,14 @@ impl<'a, P> Scope<'a, P> {
         self.declare(Role::Vector, path, [1, heads], init, pieces, rows.split)
     }
 
+    /// The weight of a norm; where norms have none, a constant that no file holds.
     fn norm_of(&mut self, path: &str, rows: &StackedRows) -> P {
-        let pieces = rows.pieces(&self.name, "weight");
         let init = if self.config.zero_centered_norms { Init::Zeros } else { Init::Ones };
-        self.declare(Role::Vector, path, [1, rows.stored], init, pieces, rows.split.clone())
+        let (role, pieces) = match self.config.norm_weight {
+            true => (Role::Vector, rows.pieces(&self.name, "weight")),
+            false => (Role::Constant, Vec::new()),
+        };
+        self.declare(role, path, [1, rows.stored], init, pieces, rows.split.clone())
     }
 
     /// A bias: one element for each row of a matrix. If it is added to a sum over ranks, each rank holds it whole.

@@ -20,7 +20,8 @@ pub struct Spec {
     /// Number of the random stream of its initial values. Adapters are numbered separately, so that they do not change
     /// the initial values of other parameters.
     pub stream: u64,
-    /// The tensors of a checkpoint that the parameter consists of, in the order of its rows.
+    /// The tensors of a checkpoint that the parameter consists of, in the order of its rows. Without any it keeps its
+    /// initial values, which are the same for all seeds.
     pub pieces: Vec<Piece>,
     /// Whether the parameter has a gradient. Declared true, or false for constants and parameters of a model with
     /// adapters; [`Grouping`](crate::model::groups::Grouping) freezes.
@@ -84,7 +85,7 @@ pub enum Role {
     Vector,
     /// The weights (W, C) of a convolution of each channel by itself, which files hold as (C, 1, W).
     Convolution,
-    /// A number that files hold and nothing trains.
+    /// Numbers that nothing trains: a factor that files hold, or the ones in place of a norm's weight.
     Constant,
     /// A factor of low-rank adapters.
     Lora,

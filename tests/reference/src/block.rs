@@ -283,14 +283,14 @@ impl Shape {
     /// The architecture's norm, RMSNorm or LayerNorm, over rows as long as its weight.
     #[track_caller]
     pub(super) fn norm(&self, weights: &Weights, name: &str, x: &[f64]) -> Vec<f64> {
-        let w = &weights[&format!("{name}.weight")];
-        let factors = self.norm_factors(w);
+        let factors = self.norm_factors(weights, name);
+        let width = factors.len();
         match self.norm_bias() {
-            None => rms_norm(x, &factors, w.len(), self.norm_eps),
+            None => rms_norm(x, &factors, width, self.norm_eps),
             Some(NormBias::With) => {
-                layer_norm(x, &factors, &weights[&format!("{name}.bias")], w.len(), self.norm_eps)
+                layer_norm(x, &factors, &weights[&format!("{name}.bias")], width, self.norm_eps)
             }
-            Some(NormBias::Without) => layer_norm(x, &factors, &vec![0.0; w.len()], w.len(), self.norm_eps),
+            Some(NormBias::Without) => layer_norm(x, &factors, &vec![0.0; width], width, self.norm_eps),
         }
     }
 
@@ -302,8 +302,15 @@ impl Shape {
         }
     }
 
-    /// The factors of a norm with the weights `w`.
-    fn norm_factors<'a>(&self, w: &'a [f64]) -> Cow<'a, [f64]> {
+    /// The factors of the norm `name`: its weights, 1 more than these, or ones for each element of a token or head.
+    #[track_caller]
+    fn norm_factors<'a>(&self, weights: &'a Weights, name: &str) -> Cow<'a, [f64]> {
+        if self.variant.weightless_norms {
+            let is_of_heads = self.names().qk_norms.iter().any(|norm| name.ends_with(norm));
+            assert!(self.variant.qk_norm != QkNorm::AllHeads, "norms of all heads have weights.");
+            return vec![1.0; if is_of_heads { self.head_dim } else { self.hidden_size }].into();
+        }
+        let w = &weights[&format!("{name}.weight")];
         match self.variant.zero_centered_norms {
             true => w.iter().map(|w| 1.0 + w).collect(),
             false => w.into(),
@@ -320,20 +327,21 @@ impl Shape {
         dy: &[f64],
         grads: &mut Weights,
     ) -> Vec<f64> {
-        let weight = format!("{name}.weight");
-        let w = &weights[&weight];
-        let factors = self.norm_factors(w);
+        let factors = self.norm_factors(weights, name);
+        let width = factors.len();
         let (dx, dw) = match self.norm_bias() {
-            None => rms_norm_backward(x, &factors, dy, w.len(), self.norm_eps),
+            None => rms_norm_backward(x, &factors, dy, width, self.norm_eps),
             Some(bias) => {
-                let (dx, dw, db) = layer_norm_backward(x, &factors, dy, w.len(), self.norm_eps);
+                let (dx, dw, db) = layer_norm_backward(x, &factors, dy, width, self.norm_eps);
                 if bias == NormBias::With {
                     accumulate(grads, &format!("{name}.bias"), db);
                 }
                 (dx, dw)
             }
         };
-        accumulate(grads, &weight, dw);
+        if !self.variant.weightless_norms {
+            accumulate(grads, &format!("{name}.weight"), dw);
+        }
         dx
     }
 }

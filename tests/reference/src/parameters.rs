@@ -82,8 +82,9 @@ impl Shape {
     /// Adds the norm `name` over D.
     fn add_norm(&self, list: &mut Vec<(String, usize)>, name: String) {
         let has_bias = self.norm_bias() == Some(NormBias::With);
-        let kinds = ["weight", "bias"].into_iter().take(if has_bias { 2 } else { 1 });
-        list.extend(kinds.map(|kind| (format!("{name}.{kind}"), self.hidden_size)));
+        let kinds = [("weight", !self.variant.weightless_norms), ("bias", has_bias)];
+        let held = kinds.into_iter().filter(|(_, is_held)| *is_held);
+        list.extend(held.map(|(kind, _)| (format!("{name}.{kind}"), self.hidden_size)));
     }
 
     fn llama_block(&self, layer: usize) -> Vec<(String, usize)> {
@@ -131,7 +132,7 @@ impl Shape {
         {
             linear(&mut add, name, [width, hidden], biases.qkv);
         }
-        if self.qk_norm && has_softmax {
+        if self.qk_norm && has_softmax && !self.variant.weightless_norms {
             let widths = match self.variant.qk_norm {
                 QkNorm::AllHeads => [q, kv],
                 QkNorm::Heads | QkNorm::RotatedHeads => [head_dim; 2],
@@ -145,7 +146,7 @@ impl Shape {
         if has_softmax {
             linear(&mut add, "self_attn.o_proj", [hidden, out], biases.output);
         }
-        if self.variant.norms != Norms::Before {
+        if self.variant.norms != Norms::Before && !self.variant.weightless_norms {
             names.post_norms.iter().for_each(|norm| add(&format!("{norm}.weight"), hidden));
         }
         if self.variant.layer_scalars {

@@ -24,6 +24,8 @@ pub struct Variant {
     pub zero_centered_norms: bool,
     /// LayerNorms take the place of RMSNorms, in Llama; with a bias or without.
     pub layer_norm: Option<NormBias>,
+    /// Norms have no weight; Llama only.
+    pub weightless_norms: bool,
     /// The activation between the two projections of dense feed-forward networks without a gate, in Llama.
     pub ungated: Option<Gelu>,
     /// Attention and feed-forward network stand beside each other; Llama only.
@@ -130,6 +132,7 @@ impl Variant {
         norms: Norms::Before,
         zero_centered_norms: false,
         layer_norm: None,
+        weightless_norms: false,
         ungated: None,
         parallel: None,
         value_norm: false,

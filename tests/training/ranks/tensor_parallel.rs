@@ -51,13 +51,15 @@ fn factors() {
     train_as_one(dense, &[TENSOR, ALL], &Variation { keys: &keys, ..ONCE });
 }
 
-/// Attention and feed-forward network beside each other, which read one norm, or a LayerNorm each.
+/// Attention and feed-forward network beside each other, which read one norm without a weight, or a LayerNorm each.
 #[test]
 fn parallel_residuals() {
-    for (residual, more) in [("one_norm", "RMSNorm"), ("two_norms", "LayerNorm")] {
+    for (residual, more, has_weight) in [("one_norm", "RMSNorm", "False"), ("two_norms", "LayerNorm", "True")]
+    {
         let keys = [
             format!("--model.model_config.parallel_residual={residual}"),
             format!("--model.model_config.normalization={more}"),
+            format!("--model.model_config.norm_has_weight={has_weight}"),
         ];
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         train_as_one(dense, &[SEQUENCE], &Variation { keys: &keys, ..ONCE });

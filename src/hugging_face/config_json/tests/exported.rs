@@ -178,6 +178,12 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         let falcon = falcon(kv_heads);
         [beside(one, falcon.clone()), beside(two, all_biases(falcon.clone())), falcon]
     }));
+    let weightless = |model| ModelConfig { norm_weight: false, norm_bias: false, ..layer_norm(model) };
+    models.extend([
+        weightless(llama()),
+        weightless(attention(true, true, false)),
+        weightless(partial(llama())),
+    ]);
     models.push(some_windows(ModelConfig { gate_up_bias: true, down_bias: true, ..llama() }));
     models.push(ModelConfig { output_bias: true, down_bias: true, ..llama() }); // TeleChat
     let yarn = Yarn {

@@ -57,6 +57,7 @@ fn fill_config(model: &mut Model) {
     config.parallel_residual = model.parallel_residual;
     config.norm = model.normalization.unwrap_or(config.norm);
     config.norm_bias = model.norm_has_bias.unwrap_or(config.norm_bias);
+    config.norm_weight = model.norm_has_weight.unwrap_or(config.norm_weight);
     config.zero_centered_norms = model.layernorm_zero_centered_gamma == Some(true);
     let (rope_scaling, query_scaling) =
         (model.rope_scaling.config(config.max_positions), model.rope_scaling.query_scaling());
@@ -120,6 +121,21 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     let says_nothing = model.norm_has_bias.is_some() && !is_layer_norm;
     let message = "is of LayerNorm; write `normalization: LayerNorm`, or remove it";
     reader.require(&["norm_has_bias", "normalization"], !says_nothing, message);
+    let has_weights = model.norm_has_weight != Some(false);
+    let is_centred = model.layernorm_zero_centered_gamma == Some(true);
+    let message = "without a weight there is nothing to add 1 to; remove one of them";
+    reader.require(
+        &["norm_has_weight", "layernorm_zero_centered_gamma"],
+        has_weights || !is_centred,
+        message,
+    );
+    let message = "not built yet without weights of norms; remove it, or remove `norm_has_weight`";
+    reader.require(&["mtp_depth", "norm_has_weight"], has_weights || !has_ahead, message);
+    let has_joint = model.use_qk_norm == Some(true) && model.qk_norm_kind == Some(QkNorm::AllHeads);
+    let message = "not built yet without weights of norms; write `heads` or `rotated_heads`";
+    reader.require(&["qk_norm_kind", "norm_has_weight"], has_weights || !has_joint, message);
+    let message = "not built yet with latent attention; remove it";
+    reader.require(&["norm_has_weight"], has_weights || !model.is_latent(), message);
     let is_ungated = model.gated_linear_unit == Some(false);
     if is_ungated && model.config.activation.gate().is_some() {
         let message = "needs the activation that stands between the two projections, such as `gelu_new`, `relu` or `relu2`";

@@ -123,6 +123,10 @@ const COMMAND_R: Shape = Shape {
 };
 const GATED: Shape =
     Shape { variant: Variant { attention_gate: true, ..GEMMA.variant }, tie_word_embeddings: false, ..GEMMA };
+const OLMO: Shape = Shape {
+    variant: Variant { layer_norm: Some(NormBias::Without), weightless_norms: true, ..Variant::PLAIN },
+    ..LLAMA
+};
 /// A window in the first layer alone, and queries that grow, after a rotation of their own; no rotation in the second,
 /// but other widths.
 fn mixed() -> Shape {
@@ -193,6 +197,8 @@ fn every_gradient_is_the_finite_difference() {
         NEMOTRON,
         GPT_NEOX,
         COMMAND_R,
+        OLMO,
+        Shape { variant: Variant { weightless_norms: true, ..HUNYUAN.variant }, ..HUNYUAN },
         GPT2,
         UNTIED_GPT2,
         BLOOM,
