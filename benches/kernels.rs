@@ -536,7 +536,8 @@ fn losses(c: &mut Criterion) {
             let (targets, step, loss) =
                 (row.tensor(1, N, U32), row.state(StepState::default()), row.state(LossState::default()));
             let loss = CrossEntropy::new(targets, step, loss);
-            let op = OutputProjection { h, head: &[head], factor: None, soft_cap: None, ranks: None };
+            let op =
+                OutputProjection { h, head: &[head], bias: None, factor: None, soft_cap: None, ranks: None };
             linear_cross_entropy(
                 &mut row.rec,
                 &op,

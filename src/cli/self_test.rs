@@ -194,7 +194,7 @@ fn loss(harness: &mut Harness<'_>) {
     let ids = harness.job.integers(&targets);
     let step = harness.job.state(StepState { loss_scale: 1.0, ..StepState::default() });
     let loss = CrossEntropy { ignore: targets[5], ..CrossEntropy::new(ids, step, loss) };
-    let op = OutputProjection { h, head: &[head], factor: None, soft_cap: None, ranks: None };
+    let op = OutputProjection { h, head: &[head], bias: None, factor: None, soft_cap: None, ranks: None };
     let gradient = HeadGradient { parts: &[dhead], accumulate: true };
     linear_cross_entropy(&mut harness.job.rec, &op, &loss, dh, Some(gradient));
     harness.compare("cross_entropy dh", dh);

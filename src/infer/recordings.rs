@@ -13,6 +13,7 @@ use crate::ops::causal_conv::kept_tokens;
 use crate::ops::draw::{DRAWS, DrawTensors, SamplingState, draw};
 use crate::ops::embedding::embedding;
 use crate::ops::l2_norm::unit_rows;
+use crate::ops::linear_cross_entropy::bias_of_parts;
 use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::record::{Persistents, Recorder, Recording, State, Tensor};
 use crate::tape::{Parameter, Tape};
@@ -237,10 +238,13 @@ fn batch(tokens: Tensor, positions: Tensor) -> BatchTensors {
 /// logits (B, V) of the hidden states h (B, D), one product per part of the head.
 fn head(rec: &mut Recorder, gpt: &Gpt<Parameter>, config: &ModelConfig, h: Tensor, logits: Tensor) {
     let units = config.head_epsilon.map(|epsilon| unit_rows(rec, &gpt.head().weight, epsilon as f32));
+    let head = units.as_ref().unwrap_or(&gpt.head().weight);
+    let bias = gpt.head_bias.as_ref().map(|bias| bias_of_parts(rec, head, bias.weight()));
     let mut column = 0;
-    for part in units.as_ref().unwrap_or(&gpt.head().weight) {
+    for (i, part) in head.iter().enumerate() {
         let columns = logits.columns(column, part.rows);
-        let into = Epilogue { factor: config.logits_factor(), ..Epilogue::default() };
+        let bias = bias.as_ref().map(|bias| bias[i]);
+        let into = Epilogue { factor: config.logits_factor(), bias, ..Epilogue::default() };
         matmul(rec, Layout::Nt, h, *part, columns, into);
         column += part.rows;
     }

@@ -93,6 +93,8 @@ pub struct ModelConfig {
     /// Whether each element of attention's output is multiplied by the sigmoid of a gate, projected beside its query (Qiu
     /// et al., "Gated Attention for Large Language Models", 2025, as in Qwen3-Next).
     pub attention_gate: bool,
+    /// Whether the head has a bias, as in GPT-J.
+    pub head_bias: bool,
     /// Whether q and k are normalised (RMSNorm).
     pub qk_norm: bool,
     /// How they are.
@@ -225,6 +227,7 @@ impl ModelConfig {
             gate_up_bias: false,
             down_bias: false,
             attention_gate: false,
+            head_bias: false,
             qk_norm: false,
             qk_norm_kind: QkNorm::Heads,
             embedding_norm: false,

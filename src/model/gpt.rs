@@ -68,7 +68,8 @@ impl Gpt<Parameter> {
         let h = ctx.all_rows(tape, h); // (N, D)
         let unit_epsilon = ctx.config.head_epsilon.map(|epsilon| epsilon as f32);
         let (factor, soft_cap) = (ctx.config.logits_factor(), ctx.config.logit_cap.map(|cap| cap as f32));
-        let form = HeadForm { unit_epsilon, factor, soft_cap, ranks: ctx.vocabulary_ranks() };
+        let (bias, ranks) = (self.head_bias.as_ref(), ctx.vocabulary_ranks());
+        let form = HeadForm { unit_epsilon, bias, factor, soft_cap, ranks };
         tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), loss, form));
         let ahead = ctx.training().and_then(|training| training.ahead_loss);
         if let (Some(config), Some(ahead)) = (ctx.config.multi_token, ahead) {

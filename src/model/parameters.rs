@@ -46,6 +46,8 @@ pub struct Gpt<P> {
     pub norm: NormWeights<P>,
     /// (V, D); `None` if tied to the embedding.
     pub head: Option<P>,
+    /// (V), added to the logits, if the head has a bias.
+    pub head_bias: Option<P>,
     /// The blocks of multi-token prediction: number i predicts i + 1 tokens further than the model.
     pub multi_token: Vec<MultiTokenBlock<P>>,
 }
@@ -196,6 +198,7 @@ impl<P> Gpt<P> {
             norm: model.at(end).norm(["norm", "norm_bias"], names.norm),
             head: (!config.tie_word_embeddings)
                 .then(|| model.at(Place::End).table(Role::Head, "head", names.head, vocab_size)),
+            head_bias: config.head_bias.then(|| model.at(Place::End).head_bias("head_bias", names.head)),
             multi_token: (layers..layers + depth)
                 .map(|layer| MultiTokenBlock::declare(&mut model.layer(layer)))
                 .collect(),

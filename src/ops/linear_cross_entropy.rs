@@ -1,5 +1,7 @@
 //! Output projection and cross-entropy in chunks of rows: the logits of all tokens never exist at once.
 
+use super::add::add;
+use super::column_sum::column_sum;
 use super::matmul::{Epilogue, Layout, matmul};
 use super::matrix_ranks::MatrixRanks;
 use super::soft_cap::cap_and_inverse;
@@ -81,6 +83,8 @@ pub struct OutputProjection<'a> {
     pub h: Tensor,
     /// Head (V, D), of the element of `h`, in parts of whole rows; every part but the last has a multiple of 4 rows.
     pub head: &'a [Tensor],
+    /// What is added to each row of logits before their factor, as in GPT-J.
+    pub bias: Option<HeadBias<'a>>,
     /// Factor of the logits; `None`: 1.
     pub factor: Option<f32>,
     /// Soft cap of the logits after their factor, c · tanh(logit / c); `None`: none.
@@ -88,6 +92,31 @@ pub struct OutputProjection<'a> {
     /// The ranks that share the vocabulary, of which `head` is this rank's part; `None`: `head` is the whole. They
     /// exchange four numbers for each row. `dh` is then one term of a sum over the ranks.
     pub ranks: Option<&'a MatrixRanks>,
+}
+
+/// The bias of a head.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadBias<'a> {
+    /// (1, rows) for each part of the head; see [`bias_of_parts`].
+    pub parts: &'a [Tensor],
+    /// (1, V) f32, to which the gradient is added, if it is wanted.
+    pub gradient: Option<Tensor>,
+}
+
+/// The `bias` (1, V) of a `head` in parts for each of them. Columns of a tensor cannot be bound where they do not begin
+/// with an aligned byte, so those of several parts are copied.
+pub fn bias_of_parts(rec: &mut Recorder, head: &[Tensor], bias: Tensor) -> Vec<Tensor> {
+    if head.len() == 1 {
+        return vec![bias];
+    }
+    let mut column = 0;
+    let of = |part: &Tensor| {
+        let copy = rec.tensor("bias", 1, part.rows, bias.element);
+        add(rec, bias.columns(column, part.rows), copy, 1.0, false);
+        column += part.rows;
+        copy
+    };
+    head.iter().map(of).collect()
 }
 
 /// Where the gradient of a head is written.
@@ -128,6 +157,9 @@ pub fn linear_cross_entropy(
             element => rec.tensor("dlogits", rows, logits.cols, element),
         };
         softmax(rec, op, loss, logits, outcome, first, Some(dlogits));
+        if let Some(gradient) = op.bias.and_then(|bias| bias.gradient) {
+            column_sum(rec, dlogits, gradient, op.factor);
+        }
         let mut column = 0;
         for (i, part) in op.head.iter().enumerate() {
             let dz = dlogits.columns(column, part.rows);
@@ -231,8 +263,9 @@ fn logits_row_bytes(vocab: u32) -> u64 {
 fn logits(rec: &mut Recorder, op: &OutputProjection<'_>, h: Tensor) -> Tensor {
     let logits = rec.tensor("logits", h.rows, vocab(op), Element::F32);
     let mut column = 0;
-    for part in op.head {
-        let into = Epilogue { factor: op.factor, ..Default::default() };
+    for (i, part) in op.head.iter().enumerate() {
+        let into =
+            Epilogue { factor: op.factor, bias: op.bias.map(|bias| bias.parts[i]), ..Default::default() };
         matmul(rec, Layout::Nt, h, *part, logits.columns(column, part.rows), into);
         column += part.rows;
     }

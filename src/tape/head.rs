@@ -4,7 +4,8 @@ use super::{Parameter, Tape, Var};
 use crate::element::Element;
 use crate::ops::l2_norm::{l2_norm_backward, unit_rows};
 use crate::ops::linear_cross_entropy::{
-    CrossEntropy, HeadGradient, OutputProjection, linear_cross_entropy, linear_cross_entropy_forward,
+    CrossEntropy, HeadBias, HeadGradient, OutputProjection, bias_of_parts, linear_cross_entropy,
+    linear_cross_entropy_forward,
 };
 use crate::ops::matrix_ranks::MatrixRanks;
 use crate::record::Tensor;
@@ -15,6 +16,8 @@ pub struct HeadForm<'a> {
     /// Added to the squared length by which each row is divided; `None`: rows are not divided. See
     /// [`l2_norm`](crate::ops::l2_norm::l2_norm).
     pub unit_epsilon: Option<f32>,
+    /// (1, V): added to the logits before their factor; `None`: nothing is.
+    pub bias: Option<&'a Parameter>,
     /// Factor of the logits; `None`: 1.
     pub factor: Option<f32>,
     /// Soft cap of the logits; see [`OutputProjection::soft_cap`].
@@ -75,11 +78,13 @@ impl<'p> Tape<'_, 'p> {
         h: Var,
         table: &'p Parameter,
         loss: &CrossEntropy,
-        HeadForm { unit_epsilon, factor, soft_cap, ranks }: HeadForm<'_>,
+        HeadForm { unit_epsilon, bias, factor, soft_cap, ranks }: HeadForm<'_>,
     ) {
         let units = unit_epsilon.map(|epsilon| unit_rows(self.rec, &table.weight, epsilon));
         let head = units.as_ref().unwrap_or(&table.weight);
-        let op = OutputProjection { h: h.tensor, head, factor, soft_cap, ranks };
+        let parts = bias.map_or(Vec::new(), |bias| bias_of_parts(self.rec, head, bias.weight()));
+        let bias = bias.map(|bias| HeadBias { parts: &parts, gradient: bias.gradient() });
+        let op = OutputProjection { h: h.tensor, head, bias, factor, soft_cap, ranks };
         table.trains(); // for its check of the shapes
         if !self.is_recording {
             return linear_cross_entropy_forward(self.rec, &op, loss);

@@ -3,7 +3,8 @@
 use crate::lab::{allowed, check, sum, tensors, values};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::linear_cross_entropy::{
-    HeadGradient, OutputProjection, linear_cross_entropy, linear_cross_entropy_forward,
+    HeadBias, HeadGradient, OutputProjection, bias_of_parts, linear_cross_entropy,
+    linear_cross_entropy_forward,
 };
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::State;
@@ -56,9 +57,12 @@ pub fn linear_cross_entropy_matches_the_reference() {
             let times =
                 |x: &[f64]| x.iter().map(|x| f64::from(factor.unwrap_or(1.0)) * x).collect::<Vec<_>>();
             let scaled_head = times(&values(&head));
-            let want = reference::linear_cross_entropy::stored_linear_cross_entropy(
+            let has_bias = parts == 2 || width == 20;
+            let bias = has_bias.then(|| (case.input(1, vocab, element), case.input(1, vocab, F32)));
+            let scaled_bias = bias.as_ref().map(|(bias, _)| times(&bias.values));
+            let want = reference::linear_cross_entropy::biased_linear_cross_entropy(
                 &h.values,
-                &scaled_head,
+                (&scaled_head, scaled_bias.as_deref()),
                 &targets,
                 ignore,
                 seed,
@@ -75,7 +79,7 @@ pub fn linear_cross_entropy_matches_the_reference() {
             let logits = reference::matmul::linear(
                 &h.values,
                 &scaled_head,
-                None,
+                scaled_bias.as_deref(),
                 tokens as usize,
                 vocab as usize,
                 width as usize,
@@ -90,7 +94,19 @@ pub fn linear_cross_entropy_matches_the_reference() {
             let (head_tensors, targets) = (tensors(&head), case.integers(&targets));
             let entropy = CrossEntropy { ignore, accumulation: 4, ..CrossEntropy::new(targets, step, loss) };
             let soft_cap = soft_cap.map(|cap| cap as f32);
-            let op = OutputProjection { h: h.tensor, head: &head_tensors, factor, soft_cap, ranks: None };
+            let of_parts = bias
+                .as_ref()
+                .map_or(Vec::new(), |(bias, _)| bias_of_parts(&mut case.rec, &head_tensors, bias.tensor));
+            let head_bias =
+                bias.as_ref().map(|(_, before)| HeadBias { parts: &of_parts, gradient: Some(before.tensor) });
+            let op = OutputProjection {
+                h: h.tensor,
+                head: &head_tensors,
+                bias: head_bias,
+                factor,
+                soft_cap,
+                ranks: None,
+            };
             linear_cross_entropy(
                 &mut case.rec,
                 &op,
@@ -109,6 +125,10 @@ pub fn linear_cross_entropy_matches_the_reference() {
             let bound = 2.0 * (allowed(F32, vocab.max(width)) + of_cap);
             case.expect("losses", losses, want_losses, bound);
             case.expect("dh", dh, want.dh, 2.0 * allowed(element, vocab.max(width)) + 3.0 * of_cap);
+            if let Some((_, before)) = &bias {
+                let of_rows = 2.0 * allowed(element, tokens.max(width)) + 3.0 * of_cap;
+                case.expect("dbias", before.tensor, sum(&times(&want.dbias), &before.values), of_rows);
+            }
             let mut rest = &dw[..];
             for part in &dhead {
                 let (mine, others) = rest.split_at(part.values.len());
@@ -192,8 +212,14 @@ fn correct_predictions_are_the_references() {
                 )
             };
             // A cap changes no order.
-            let op =
-                OutputProjection { h: h.tensor, head: &tensors(&head), factor: None, soft_cap, ranks: None };
+            let op = OutputProjection {
+                h: h.tensor,
+                head: &tensors(&head),
+                bias: None,
+                factor: None,
+                soft_cap,
+                ranks: None,
+            };
             linear_cross_entropy(&mut case.rec, &op, &loss, dh, None);
             let evaluated = CrossEntropy { correct: Some(eval_correct), ..loss };
             linear_cross_entropy_forward(&mut case.rec, &op, &evaluated);

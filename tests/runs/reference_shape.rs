@@ -52,6 +52,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             output: model.output_bias,
             gate_up: model.gate_up_bias,
             down: model.down_bias,
+            head: model.head_bias,
         },
         factors: reference::gpt::Factors {
             embedding: model.embedding_factor().unwrap_or(1.0).into(),

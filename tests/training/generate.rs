@@ -130,7 +130,7 @@ fn rotated_models_write_as_the_reference() {
             "two norms",
             "parallel_residual: two_norms, normalization: LayerNorm, norm_has_bias: False",
         ),
-        Setup::new("no weights of norms", "norm_has_weight: False"),
+        Setup::new("bias of the head, no weights of norms", "lm_head_has_bias: True, norm_has_weight: False"),
     ]);
     for setup in layers {
         writes_as_alone_and_as_the_reference(&trained_model(setup), &Tier::EVERYWHERE);

@@ -35,6 +35,7 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("gated_linear_unit", model.activation.gate().is_none().then_some(false).into()),
         ("normalization", (model.norm == Norm::LayerNorm).then_some("LayerNorm").into()),
         ("norm_has_bias", (model.norm == Norm::LayerNorm && !model.norm_bias).then_some(false).into()),
+        ("lm_head_has_bias", model.head_bias.then_some(true).into()),
         ("norm_has_weight", (!model.norm_weight).then_some(false).into()),
         ("parallel_residual", parallel_residual(model.parallel_residual).into()),
         ("qk_norm_kind", qk_norm_kind(model.qk_norm_kind).into()),

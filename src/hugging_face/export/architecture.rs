@@ -200,6 +200,10 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             differs(class, "norm_has_weight", model),
             if model.norm_weight { "norms with weights" } else { "norms without weights" },
         ),
+        (
+            differs(class, "lm_head_has_bias", model),
+            if model.head_bias { "bias of the head" } else { "head without a bias" },
+        ),
         (name == "olmo" && model.norm_eps != 1e-5, "rms_norm_eps other than 1e-5"),
         (has_other_residual(class, model), "feed-forward networks beside attention in this way"),
         (

@@ -127,6 +127,11 @@ impl<'a, P> Scope<'a, P> {
         self.matrix(role, path, &table, self.config.hidden_size, self.config.init_std)
     }
 
+    /// The bias of the head.
+    pub fn head_bias(&mut self, path: &str, name: &str) -> P {
+        self.bias(path, &StackedRows::new([name], &[self.config.vocab_size]).of_vocabulary())
+    }
+
     /// A matrix of `cols` columns, initialised with standard deviation `std`.
     pub fn matrix(&mut self, role: Role, path: &str, rows: &StackedRows, cols: usize, std: f64) -> P {
         let pieces = rows.pieces(&self.name, "weight");

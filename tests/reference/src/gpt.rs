@@ -140,11 +140,13 @@ pub struct Biases {
     pub gate_up: bool,
     /// The projection down.
     pub down: bool,
+    /// The head, as in GPT-J.
+    pub head: bool,
 }
 
 impl Biases {
     /// No layer.
-    pub const NONE: Self = Self { qkv: false, output: false, gate_up: false, down: false };
+    pub const NONE: Self = Self { qkv: false, output: false, gate_up: false, down: false, head: false };
     /// Only those of queries, keys and values.
     pub const QKV: Self = Self { qkv: true, ..Self::NONE };
 }
@@ -180,8 +182,9 @@ pub fn logits(
 ) -> Vec<f64> {
     let weights = &shape.storage.copies(weights);
     let last = forward(shape, weights, memories, tokens, positions, sequence_length);
-    let table = shape.head_table(weights);
-    let logits = linear(&last.normed, &table, None, tokens.len(), shape.vocab_size, shape.hidden_size);
+    let (table, bias) = (shape.head_table(weights), shape.head_bias(weights));
+    let logits =
+        linear(&last.normed, &table, bias.as_deref(), tokens.len(), shape.vocab_size, shape.hidden_size);
     logits.into_iter().map(|logit| soft_capped(logit, shape.variant.logit_cap)).collect()
 }
 
@@ -306,6 +309,7 @@ impl Shape {
         let message = "only Llama supports multi-token prediction and latent attention.";
         assert!(is_plain || is_llama, "{message}");
         let is_moved = self.variant.query_layer || self.variant.head_epsilon.is_some();
+        let is_moved = is_moved || self.biases.head;
         assert!(self.multi_token.is_none() || !is_moved, "multi-token prediction needs a plain head.");
     }
 }
@@ -322,6 +326,7 @@ pub(super) fn accumulate(grads: &mut Weights, name: &str, gradient: Vec<f64>) {
 pub(super) const POSITIONS: &str = "transformer.wpe.weight";
 pub(super) const QUERIES: &str = "transformer.wqe.weight";
 pub(super) const HEAD: &str = "lm_head.weight";
+pub(super) const HEAD_BIAS: &str = "lm_head.bias";
 
 /// The results of the forward pass that the loss and the backward pass need.
 pub(super) struct Forward {

@@ -75,6 +75,8 @@ pub struct LinearCrossEntropy {
     pub dh: Vec<f64>,
     /// Gradient of seed·loss_sum with respect to w, (V, D).
     pub dw: Vec<f64>,
+    /// Gradient of seed·loss_sum with respect to the bias of the logits, (V).
+    pub dbias: Vec<f64>,
 }
 
 /// [`cross_entropy`] of the logits h·wᵀ, and the gradients of `seed` times its sum: h (N, D), w (V, D),
@@ -104,15 +106,29 @@ pub fn stored_linear_cross_entropy(
     soft_cap: Option<f64>,
     storage: Storage,
 ) -> LinearCrossEntropy {
+    biased_linear_cross_entropy(h, (w, None), targets, ignore, seed, soft_cap, storage)
+}
+
+/// [`stored_linear_cross_entropy`] of the logits h·wᵀ + bias, if there is a bias (V).
+#[track_caller]
+pub fn biased_linear_cross_entropy(
+    h: &[f64],
+    (w, bias): (&[f64], Option<&[f64]>),
+    targets: &[u32],
+    ignore: u32,
+    seed: f64,
+    soft_cap: Option<f64>,
+    storage: Storage,
+) -> LinearCrossEntropy {
     let rows = targets.len();
     let hidden = rows_of("the transpose of h", h, rows);
     let vocab = rows_of("w", w, hidden);
-    let products = linear(h, w, None, rows, vocab, hidden);
+    let products = linear(h, w, bias, rows, vocab, hidden);
     let logits: Vec<f64> = products.iter().map(|x| soft_capped(*x, soft_cap)).collect();
     let (loss_sum, count, mut dlogits) = cross_entropy(&logits, targets, vocab, ignore);
     dlogits.iter_mut().zip(products).for_each(|(d, x)| *d *= seed * soft_cap_slope(x, soft_cap));
-    let (dh, dw, _) = linear_backward(h, w, &storage.store(dlogits), rows, vocab, hidden);
-    LinearCrossEntropy { loss_sum, count, dh: storage.store(dh), dw }
+    let (dh, dw, dbias) = linear_backward(h, w, &storage.store(dlogits), rows, vocab, hidden);
+    LinearCrossEntropy { loss_sum, count, dh: storage.store(dh), dw, dbias }
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use super::block::{FeedForward, SharedGradients};
 use super::embedding::embedding_backward;
-use super::gpt::{POSITIONS, Shape, Weights, accumulate, forward};
-use super::linear_cross_entropy::stored_linear_cross_entropy;
+use super::gpt::{HEAD_BIAS, POSITIONS, Shape, Weights, accumulate, forward};
+use super::linear_cross_entropy::biased_linear_cross_entropy;
 use super::mixture::{Losses, Memory};
 use super::multi_token::MtpModules;
-use super::vector::{add, assert_len};
+use super::vector::{add, assert_len, scaled};
 
 /// Router states by layer index.
 pub type Memories = BTreeMap<usize, Memory>;
@@ -112,9 +112,12 @@ pub(super) fn with_seeds(
     let modules = MtpModules { shape, weights, memories, batch };
     let depths = modules.forward(&last.x);
 
-    let table = shape.head_table(weights);
-    let cap = shape.variant.logit_cap;
-    let head = stored_linear_cross_entropy(&last.normed, &table, targets, ignore, loss_seed, cap, storage);
+    let (table, bias) = (shape.head_table(weights), shape.head_bias(weights));
+    let (cap, head) = (shape.variant.logit_cap, (&table[..], bias.as_deref()));
+    let head = biased_linear_cross_entropy(&last.normed, head, targets, ignore, loss_seed, cap, storage);
+    if bias.is_some() {
+        accumulate(&mut grads, HEAD_BIAS, scaled(&head.dbias, shape.factors.logits));
+    }
     accumulate(&mut grads, shape.head(), shape.head_table_backward(weights, &head.dw));
     let (further, dx_ahead) = modules.backward(&depths, seed, &mut grads);
     let final_norm_backward = |dy: &[f64], grads: &mut Weights| {

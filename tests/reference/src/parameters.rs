@@ -1,7 +1,7 @@
 //! Names and sizes of the tensors of a model.
 
 use super::block::SINKS;
-use super::gpt::{Architecture, HEAD, Layer, POSITIONS, QUERIES, Shape};
+use super::gpt::{Architecture, HEAD, HEAD_BIAS, Layer, POSITIONS, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
 use super::variant::{NormBias, Norms, Parallel, QkNorm};
@@ -70,6 +70,7 @@ impl Shape {
         if !self.tie_word_embeddings {
             list.push((HEAD.to_owned(), self.vocab_size * hidden));
         }
+        list.extend(self.biases.head.then(|| (HEAD_BIAS.to_owned(), self.vocab_size)));
         let depth = self.multi_token.map_or(0, |further| further.depth);
         for layer in self.num_layers..self.num_layers + depth {
             let beside = MultiToken::parameters(hidden);

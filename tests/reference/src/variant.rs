@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::gelu::Gelu;
-use super::gpt::{Architecture, Shape, Weights};
+use super::gpt::{Architecture, HEAD_BIAS, Shape, Weights};
 use super::l2_norm::{l2_norm, l2_norm_backward};
 use super::vector::scaled;
 
@@ -221,6 +221,11 @@ impl Shape {
             None if self.factors.logits == 1.0 => Cow::Borrowed(table),
             None => Cow::Owned(scaled(table, self.factors.logits)),
         }
+    }
+
+    /// The bias of the logits (V) after their factor.
+    pub(super) fn head_bias(&self, weights: &Weights) -> Option<Vec<f64>> {
+        self.biases.head.then(|| scaled(&weights[HEAD_BIAS], self.factors.logits))
     }
 
     /// The gradient of the head's tensor, given that of [`Shape::head_table`].

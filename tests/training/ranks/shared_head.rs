@@ -74,6 +74,7 @@ impl Problem {
         let op = OutputProjection {
             h,
             head: &head,
+            bias: None,
             factor: None,
             soft_cap: cap.map(|cap| cap as f32),
             ranks: Some(&matrix_ranks),

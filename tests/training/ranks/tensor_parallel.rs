@@ -36,7 +36,8 @@ fn layers_that_differ() {
     train_as_one(layers, &[TENSOR, SEQUENCE], &ONCE);
 }
 
-/// Factors of what each rank adds to, looks up and multiplies by; biases are added by the first rank.
+/// Factors of what each rank adds to, looks up and multiplies by; biases are added by the first rank, but for that of the
+/// head, of which each has its own part.
 #[test]
 fn factors() {
     let keys = [
@@ -44,6 +45,7 @@ fn factors() {
         "residual_multiplier=0.6",
         "attention_multiplier=0.3",
         "logits_scaling=2.0",
+        "lm_head_has_bias=True",
     ];
     let keys = keys.map(|key| format!("--model.model_config.{key}"));
     let biases = ["--model.model_config.attn_proj_has_bias=True", SGD];

@@ -116,6 +116,8 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     let is_parallel = model.parallel_residual.is_some();
     reader.require(&["parallel_residual", "norm_placement"], !is_parallel || stands_before, message);
     let has_ahead = model.mtp_depth.is_some_and(|depth| depth > 0);
+    let message = "not built yet where the head has a bias; remove it, or write `lm_head_has_bias: False`";
+    reader.require(&["mtp_depth", "lm_head_has_bias"], !model.config.head_bias || !has_ahead, message);
     let message = "not built yet with LayerNorm; remove it, or write `normalization: RMSNorm`";
     reader.require(&["mtp_depth", "normalization"], !is_layer_norm || !has_ahead, message);
     let says_nothing = model.norm_has_bias.is_some() && !is_layer_norm;

@@ -205,6 +205,8 @@ rows! {
         gate_up_bias "add_mlp_fc1_bias_linear": bool = Shape.derived().example("True"),
         /// Whether the last projection of the feed-forward layer has a bias: True in GPT-2 and TeleChat by default.
         down_bias "add_mlp_fc2_bias_linear": bool = Shape.derived().example("True"),
+        /// Whether the head has a bias, as in GPT-J and Phi-2: True there by default.
+        head_bias "lm_head_has_bias": bool = Shape.derived().of(LLAMA).example("True"),
         /// Dropout probability of the attention weights.
         attention_dropout: f64 = Numbers.default(0.0).within(SHARE_BELOW_ONE),
         /// Dropout probability of the outputs of attention and feed-forward layer, before they are added to the

@@ -109,7 +109,7 @@ const GPT_NEOX: Shape = Shape {
         parallel: Some(Parallel::TwoNorms),
         ..Variant::PLAIN
     },
-    biases: Biases { qkv: true, output: true, gate_up: true, down: true },
+    biases: Biases { qkv: true, output: true, gate_up: true, down: true, head: false },
     ..LLAMA
 };
 const COMMAND_R: Shape = Shape {
@@ -123,6 +123,20 @@ const COMMAND_R: Shape = Shape {
 };
 const GATED: Shape =
     Shape { variant: Variant { attention_gate: true, ..GEMMA.variant }, tie_word_embeddings: false, ..GEMMA };
+/// Neighbours rotate.
+const GPT_J: Shape = Shape {
+    variant: Variant {
+        layer_norm: Some(NormBias::With),
+        ungated: Some(Gelu::Tanh),
+        parallel: Some(Parallel::OneNorm),
+        logit_cap: Some(1.5),
+        ..Variant::PLAIN
+    },
+    biases: Biases { gate_up: true, down: true, head: true, ..Biases::NONE },
+    factors: FACTORS,
+    qk_norm: false,
+    ..QWEN3
+};
 const OLMO: Shape = Shape {
     variant: Variant { layer_norm: Some(NormBias::Without), weightless_norms: true, ..Variant::PLAIN },
     ..LLAMA
@@ -197,6 +211,7 @@ fn every_gradient_is_the_finite_difference() {
         NEMOTRON,
         GPT_NEOX,
         COMMAND_R,
+        GPT_J,
         OLMO,
         Shape { variant: Variant { weightless_norms: true, ..HUNYUAN.variant }, ..HUNYUAN },
         GPT2,
