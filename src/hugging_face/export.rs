@@ -169,9 +169,8 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             "first_k_dense_replace": model.num_layers,
             "num_nextn_predict_layers": 0,
         }),
-        "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "cohere" | "cohere2" | "gpt_neox" => {
-            own_keys(name, model)
-        }
+        "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "cohere" | "cohere2" | "gpt_neox"
+        | "phi" => own_keys(name, model),
         "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
             let linear = |layer: &LayerConfig| if layer.linear.is_some() { LINEAR } else { FULL };
             let mut own = entries(own_keys(name, model));
@@ -179,6 +178,11 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             own.into()
         }
         "falcon" => falcon_keys(model),
+        "gptj" => {
+            let mut own = entries(own_keys(name, model));
+            own.insert("rotary_dim".into(), layer.rotary_dim.into());
+            own.into()
+        }
         "hyperclovax" => {
             let mut own = keys_of_class(name, model);
             own.insert("use_post_norm".into(), true.into());
@@ -250,10 +254,13 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         config.remove("rope_scaling");
         config.insert("rope_parameters".into(), parameters.into());
     }
-    // The class computes it from other keys, and takes no other.
-    if name == "falcon" {
-        config.remove("head_dim");
-    }
+    // Falcon computes it from other keys and takes no other; GPT-J has no keys of a rotation.
+    let not_of_class: &[&str] = match name {
+        "falcon" => &["head_dim"],
+        "gptj" => &["rope_theta", "rope_scaling", "partial_rotary_factor"],
+        _ => &[],
+    };
+    not_of_class.iter().for_each(|key| drop(config.remove(*key)));
     let rotates: Vec<u8> = layers.iter().map(|layer| layer.rotates.into()).collect();
     if rotates.contains(&0) && !class.rotates_in_windows {
         config.insert("no_rope_layers".into(), rotates.into());

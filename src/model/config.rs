@@ -393,6 +393,10 @@ pub enum Family {
     GptNeoX,
     /// Falcon (Almazrouei et al., 2023): q, k and v are one tensor, group by group of heads.
     Falcon,
+    /// GPT-J (Wang and Komatsuzaki, 2021): heads in the order of interleaved pairs.
+    GptJ,
+    /// Phi-1 and Phi-2 (Gunasekar et al., 2023).
+    Phi,
     /// Command R (Cohere, 2024): Llama's names, and heads in the order of interleaved pairs.
     Cohere,
     /// gpt-oss (OpenAI, 2025): attention has sinks, router and experts have biases, and each projection of all experts
@@ -406,7 +410,7 @@ impl Family {
     /// Whether the family's files hold heads in the order of interleaved pairs, which is the order in which they
     /// rotate.
     pub fn holds_pairs(self) -> bool {
-        matches!(self, Self::Glm | Self::Ernie45 | Self::Helium | Self::Cohere)
+        matches!(self, Self::Glm | Self::Ernie45 | Self::Helium | Self::Cohere | Self::GptJ)
     }
 }
 

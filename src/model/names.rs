@@ -207,6 +207,8 @@ impl Names {
             | Family::GptOss
             | Family::Qwen3Next => &LLAMA,
             Family::GptNeoX => &GPT_NEOX,
+            Family::GptJ => &GPT_J,
+            Family::Phi => &PHI,
             Family::Gpt2 => &GPT2,
             Family::Bloom | Family::Falcon => &BLOOM,
             Family::Baichuan => &BAICHUAN,
@@ -295,6 +297,14 @@ const GLM: Names = Names {
 
 const PHI3: Names = Names { qkv: &["self_attn.qkv_proj"], ..GLM };
 
+const PHI: Names = Names {
+    norm: "model.final_layernorm",
+    wo: "self_attn.dense",
+    gate_up: &["mlp.fc1"],
+    w_down: "mlp.fc2",
+    ..LLAMA
+};
+
 const GPT2: Names = Names {
     embedding: "transformer.wte",
     positions: "transformer.wpe",
@@ -329,6 +339,8 @@ const PANGU: Names = Names {
     is_transposed: false,
     ..GPT2
 };
+
+const GPT_J: Names = Names { gate_up: &["mlp.fc_in"], w_down: "mlp.fc_out", ..PANGU };
 
 const BLOOM: Names = Names {
     embedding: "transformer.word_embeddings",

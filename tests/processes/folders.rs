@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 30] = [
+const FAMILIES: [&str; 31] = [
     "llama",
     "mistral",
     "qwen3",
@@ -39,6 +39,7 @@ const FAMILIES: [&str; 30] = [
     "gpt_oss",
     "qwen3_next",
     "qwen3_5_text",
+    "gptj",
     "gpt2",
 ];
 /// Without GRISTMILL_LONG a family is evaluated on one of these and trained on the other.

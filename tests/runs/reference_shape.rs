@@ -71,6 +71,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 | Family::GraniteMoe
                 | Family::GptNeoX
                 | Family::Falcon
+                | Family::GptJ
+                | Family::Phi
                 | Family::GptOss
                 | Family::Qwen3Next
                 | Family::Cohere => Naming::Plain,

@@ -55,6 +55,7 @@ FAMILIES = {
     "gpt_oss": ("gpt_oss", {"num_experts": 4, "num_local_experts": 4, "sliding_window": 7, "rope_parameters": shapes.YARN | {"truncate": False}}),
     "qwen3_next": ("qwen3_next", shapes.QWEN3_NEXT | {"layer_types": ["linear_attention", shapes.FULL], "num_experts": 4}),
     "qwen3_5_text": ("qwen3_5_text", shapes.QWEN3_NEXT | {"layer_types": ["linear_attention", shapes.FULL]}),
+    "gptj": ("gptj", {"rotary_dim": 4}),
     "gpt2": ("gpt2", {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
 }
 CONVERSING = {

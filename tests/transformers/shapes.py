@@ -255,6 +255,11 @@ SHAPES = {
     "jais2 without biases": ("jais2", {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True, **ROPE}, "equal"),
     "gpt_neox": ("gpt_neox", SHARE, "equal"),
     "gpt_neox after attention": ("gpt_neox", {"use_parallel_residual": False, "attention_bias": False, "tie_word_embeddings": True, **ROPE}, "equal"),
+    "gptj": ("gptj", {"rotary_dim": 8}, "equal"),
+    "gptj of a plain width": ("gptj", {"rotary_dim": 16, "n_inner": None, "activation_function": "gelu", "tie_word_embeddings": True}, "equal"),
+    "phi": ("phi", SHARE, "equal"),
+    "phi with a tied head": ("phi", {"tie_word_embeddings": True, "num_key_value_heads": 4, "hidden_act": "gelu", **LINEAR}, "equal"),
+    "phi with norms of heads": ("phi", {"qk_layernorm": True, **ROPE}, "refused"),
     "falcon": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, **ROPE}, "equal"),
     "falcon of one norm": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1, "bias": True, **LINEAR}, "equal"),
     "falcon of one key": ("falcon", {"ffn_hidden_size": None, "activation": "gelu_new", "tie_word_embeddings": False, **ROPE}, "equal"),
@@ -400,7 +405,7 @@ def make(kind, keys, folder):
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             is_scale = tensor.dim() == 1 and name.endswith("weight")
-            if tensor.dtype.is_floating_point and "inv_freq" not in name and "embed_scale" not in name:
+            if tensor.dtype.is_floating_point and not name.endswith(("inv_freq", "embed_scale", "attn.embed_positions")):
                 noise = torch.randn_like(tensor)
                 tensor.copy_(1 + 0.3 * noise if is_scale else 0.15 * noise)
     model.save_pretrained(folder)

@@ -180,7 +180,9 @@ impl Class {
 
     /// Whether a part of each head may rotate.
     pub fn rotates_a_part(&self) -> bool {
-        ["partial_rotary_factor", "rotary_pct"].iter().any(|key| self.defaults.contains_key(*key))
+        ["partial_rotary_factor", "rotary_pct", "rotary_dim"]
+            .iter()
+            .any(|key| self.defaults.contains_key(*key))
     }
 
     /// Whether `rope_parameters` has parameters for each kind of layers, those with a window and the others.

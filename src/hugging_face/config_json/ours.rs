@@ -156,6 +156,8 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
         Family::GraniteMoe => "GraniteMoeConfig",
         Family::GptNeoX => "GPTNeoXConfig",
         Family::Falcon => "FalconConfig",
+        Family::GptJ => "GPTJConfig",
+        Family::Phi => "PhiConfig",
         Family::Cohere => "CohereConfig",
         Family::GptOss => "GptOssConfig",
         Family::Qwen3Next => "Qwen3NextConfig",

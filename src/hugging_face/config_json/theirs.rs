@@ -265,6 +265,12 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
             insert("n_kv_heads", "num_kv_heads", "another number than of query heads".into());
         }
     }
+    // GPT-J: a number of dimensions. The class itself fails without it.
+    if reading.reads("rotary_dim") && !is_rotary(reading) {
+        let share = reading.number("rotary_dim").map(|rotating| rotating / (2 * half) as f64);
+        let value = share.filter(|share| share.is_finite()).map_or("all of them".into(), Value::from);
+        insert("rotary_percent", "rotary_dim", value);
+    }
     // ChatGLM: a switch and a number.
     if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
         insert("n_kv_heads", "multi_query_attention", heads);

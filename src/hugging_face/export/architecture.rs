@@ -23,6 +23,8 @@
 //! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is a GPT-NeoX | `GPTNeoXForCausalLM`, also with attention before the feed-forward network | biases in all of attention or in none, and in the feed-forward layers; two norms where the two stand beside each other, no window |
 //! | is a Falcon | `FalconForCausalLM`, also with attention before the feed-forward network or beside it | biases in all layers or in none, heads as wide together as the model; with attention before the feed-forward network as many key and value heads as queries, or one; no window |
+//! | is a GPT-J | `GPTJForCausalLM` | biases of feed-forward layers and of the head alone, one norm of attention and feed-forward network beside each other, as many key and value heads as queries, heads as wide together as the model, a base of 10000 that is not scaled; no window |
+//! | is a Phi-1 or Phi-2 | `PhiForCausalLM` | a bias in every linear layer and the head, one norm of attention and feed-forward network beside each other, no window |
 //! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
 //! | is dense and its norms have no weights | `OlmoForCausalLM`, also with biases in all of attention | LayerNorm without a bias and with an epsilon of 1e-5, no window, no QK-norm, whole heads rotate |
 //! | is dense and has no gates | `ArceeForCausalLM`, with LayerNorm `Starcoder2ForCausalLM`, `Jais2ForCausalLM` with ReLU or its square, or `NemotronForCausalLM` where it multiplies by 1 + w | attention before the feed-forward network, no QK-norm; a window in StarCoder 2 alone, in all layers; a part of each head rotates in Nemotron alone; biases in all layers of StarCoder 2 or in none, in the others in all of attention or of the feed-forward layers |
@@ -145,7 +147,16 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let is_cohere = matches!(name, "cohere" | "cohere2");
     let has_no_qk_norm = matches!(
         name,
-        "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "gpt_neox" | "falcon" | "olmo"
+        "arcee"
+            | "nemotron"
+            | "starcoder2"
+            | "jais2"
+            | "stablelm"
+            | "gpt_neox"
+            | "falcon"
+            | "olmo"
+            | "gptj"
+            | "phi"
     ) || is_cohere;
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let is_gemma4 = name == "gemma4_text";
@@ -207,7 +218,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (name == "olmo" && model.norm_eps != 1e-5, "rms_norm_eps other than 1e-5"),
         (has_other_residual(class, model), "feed-forward networks beside attention in this way"),
         (
-            name == "gpt_neox" && !(model.gate_up_bias && model.down_bias),
+            matches!(name, "gpt_neox" | "gptj" | "phi") && !(model.gate_up_bias && model.down_bias),
             "feed-forward layers without biases",
         ),
         (
@@ -215,6 +226,16 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
                 && model.parallel_residual.is_none()
                 && ![1, model.num_heads].contains(&model.layer.num_kv_heads),
             "groups of heads where attention is before the feed-forward network",
+        ),
+        (name == "phi" && !(model.qkv_bias && model.output_bias), "attention without biases"),
+        (
+            name == "gptj" && model.layer.num_kv_heads != model.num_heads,
+            "number of key and value heads but that of queries",
+        ),
+        (
+            name == "gptj"
+                && (model.layer.rope_theta != 1e4 || model.layer.rope_scaling != RopeScaling::None),
+            "base of the rotation but 10000, or scaling of it",
         ),
         (is_gemma4 && model.factors.scores != Some(1.0), "factor of the scores but 1"),
         (
@@ -275,8 +296,10 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         ),
         (matches!(name, "qwen2_moe" | "deepseek" | "mixtral") && model.qk_norm, "QK-norm"),
         (
-            matches!(name, "deepseek" | "helium" | "olmoe" | "stablelm" | "cohere2" | "gpt_neox" | "falcon")
-                && has_own_heads,
+            matches!(
+                name,
+                "deepseek" | "helium" | "olmoe" | "stablelm" | "cohere2" | "gpt_neox" | "falcon" | "gptj"
+            ) && has_own_heads,
             "head_dim of its own",
         ),
         (
@@ -305,9 +328,8 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     let has_none = !matches!(class, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
     let all_of_mlp = model.gate_up_bias && model.down_bias;
     let [all_of_attention, all_of_mlp] = match class {
-        "llama" | "granite" | "hyperclovax" | "smollm3" | "arcee" | "nemotron" | "jais2" | "gpt_neox" => {
-            [model.qkv_bias, all_of_mlp]
-        }
+        "llama" | "granite" | "hyperclovax" | "smollm3" | "arcee" | "nemotron" | "jais2" | "gpt_neox"
+        | "phi" => [model.qkv_bias, all_of_mlp],
         "olmo" | "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" | "gpt_oss" => {
             [model.qkv_bias, false]
         }
@@ -315,7 +337,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "cwm" => [false, all_of_mlp],
         "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2"
         | "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => [model.qkv_bias, false],
-        "helium" => [false, all_of_mlp],
+        "helium" | "gptj" => [false, all_of_mlp],
         "ernie4_5" | "starcoder2" | "falcon" => [model.qkv_bias && model.output_bias && all_of_mlp; 2],
         _ => [false, false],
     };
@@ -349,7 +371,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
     ];
     let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
     let has_no_qkv =
-        matches!(class, "phi3" | "ministral3" | "exaone4") || of_all_or_none || of_attention_or_none;
+        matches!(class, "phi3" | "ministral3" | "exaone4" | "gptj") || of_all_or_none || of_attention_or_none;
     [
         (has_no_qkv && model.qkv_bias, "biases of q, k and v alone"),
         (has_none && model.output_bias && !all_of_attention, "bias of attention's output projection alone"),

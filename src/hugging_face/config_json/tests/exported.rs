@@ -178,6 +178,18 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         let falcon = falcon(kv_heads);
         [beside(one, falcon.clone()), beside(two, all_biases(falcon.clone())), falcon]
     }));
+    let with_head = |family, model| {
+        let model = ModelConfig { family, head_bias: true, ..ungated(Gelu::Tanh, layer_norm(model)) };
+        beside(one, partial(model.with_layers(|layer| layer.num_kv_heads = 4)))
+    };
+    let of_mlp = ModelConfig { gate_up_bias: true, down_bias: true, ..llama() };
+    models.extend([
+        in_pairs(with_head(Family::GptJ, of_mlp.clone())),
+        with_head(Family::Phi, all_biases(llama())),
+    ]);
+    models.extend([in_pairs(with_head(Family::GptJ, all_biases(llama()))), with_head(Family::Phi, of_mlp)]);
+    models.push(scaled(in_pairs(with_head(Family::GptJ, llama())), linear));
+    models.push(ModelConfig { head_bias: true, ..llama() });
     let weightless = |model| ModelConfig { norm_weight: false, norm_bias: false, ..layer_norm(model) };
     models.extend([
         weightless(llama()),

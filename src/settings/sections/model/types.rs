@@ -45,7 +45,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 23] = [
+const TYPES: [TypeEntry; 25] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -222,6 +222,34 @@ const TYPES: [TypeEntry; 23] = [
         },
         check: |model, reader| check_rotation(model, reader, false),
         family: Family::Falcon,
+        fits: is_ungated,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "GPTJConfig",
+        about: "GPT-J: a Llama with LayerNorm, GELU without a gate, biases of the feed-forward layers and of the head, and heads \
+                that rotate in interleaved pairs, in its files too.",
+        defaults: |config| {
+            (config.norm, config.activation) = (Norm::LayerNorm, Activation::Gelu(Gelu::Tanh));
+            (config.gate_up_bias, config.down_bias, config.head_bias) = (true, true, true);
+            config.layer.rotary_interleaved = true;
+        },
+        check: |model, reader| check_rotation(model, reader, true),
+        family: Family::GptJ,
+        fits: is_ungated,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "PhiConfig",
+        about: "Phi-1, Phi-1.5 and Phi-2: a Llama with LayerNorm, GELU without a gate, and a bias in every linear layer, the head \
+                included.",
+        defaults: |config| {
+            (config.norm, config.activation) = (Norm::LayerNorm, Activation::Gelu(Gelu::Tanh));
+            (config.qkv_bias, config.output_bias) = (true, true);
+            (config.gate_up_bias, config.down_bias, config.head_bias) = (true, true, true);
+        },
+        check: |model, reader| check_rotation(model, reader, false),
+        family: Family::Phi,
         fits: is_ungated,
         ..PLAIN
     },
