@@ -178,6 +178,12 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             own.into()
         }
         "falcon" => falcon_keys(model),
+        "mpt" => {
+            let mut own = entries(own_keys(name, model));
+            own.insert("max_seq_len".into(), model.max_positions.into());
+            own.insert("attn_config".into(), json!({ "alibi": true, "softmax_scale": model.factors.scores }));
+            own.into()
+        }
         "gptj" => {
             let mut own = entries(own_keys(name, model));
             own.insert("rotary_dim".into(), layer.rotary_dim.into());
@@ -254,10 +260,10 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         config.remove("rope_scaling");
         config.insert("rope_parameters".into(), parameters.into());
     }
-    // Falcon computes it from other keys and takes no other; GPT-J has no keys of a rotation.
+    // Falcon computes it from other keys and takes no other; GPT-J and MPT have no keys of a rotation.
     let not_of_class: &[&str] = match name {
         "falcon" => &["head_dim"],
-        "gptj" => &["rope_theta", "rope_scaling", "partial_rotary_factor"],
+        "gptj" | "mpt" => &["rope_theta", "rope_scaling", "partial_rotary_factor"],
         _ => &[],
     };
     not_of_class.iter().for_each(|key| drop(config.remove(*key)));
@@ -276,7 +282,7 @@ fn own_keys(name: &str, model: &ModelConfig) -> Value {
     if classes::named(name).defaults.contains_key("use_parallel_residual") {
         own.insert("use_parallel_residual".into(), model.parallel_residual.is_some().into());
     }
-    if classes::named(name).defaults.contains_key("logit_scale") {
+    if classes::named(name).facts.get("logits_scaling").is_some_and(|said| *said == "1/logit_scale") {
         own.insert("logit_scale".into(), (1.0 / model.factors.logits_divisor.unwrap_or(1.0)).into());
     }
     own.into()

@@ -397,6 +397,8 @@ pub enum Family {
     GptJ,
     /// Phi-1 and Phi-2 (Gunasekar et al., 2023).
     Phi,
+    /// MPT (MosaicML, 2023): q, k and v are one tensor.
+    Mpt,
     /// Command R (Cohere, 2024): Llama's names, and heads in the order of interleaved pairs.
     Cohere,
     /// gpt-oss (OpenAI, 2025): attention has sinks, router and experts have biases, and each projection of all experts

@@ -209,6 +209,7 @@ impl Names {
             Family::GptNeoX => &GPT_NEOX,
             Family::GptJ => &GPT_J,
             Family::Phi => &PHI,
+            Family::Mpt => &MPT,
             Family::Gpt2 => &GPT2,
             Family::Bloom | Family::Falcon => &BLOOM,
             Family::Baichuan => &BAICHUAN,
@@ -302,6 +303,19 @@ const PHI: Names = Names {
     wo: "self_attn.dense",
     gate_up: &["mlp.fc1"],
     w_down: "mlp.fc2",
+    ..LLAMA
+};
+
+const MPT: Names = Names {
+    embedding: "transformer.wte",
+    norm: "transformer.norm_f",
+    layers: "transformer.blocks",
+    attention_norm: "norm_1",
+    qkv: &["attn.Wqkv"],
+    wo: "attn.out_proj",
+    ffn_norm: "norm_2",
+    gate_up: &["ffn.up_proj"],
+    w_down: "ffn.down_proj",
     ..LLAMA
 };
 

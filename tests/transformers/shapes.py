@@ -91,6 +91,7 @@ GEMMA3 = {
     "rope_parameters": {FULL: ROPE["rope_parameters"], SLIDING: {"rope_type": "default", "rope_theta": 40.0}},
 }
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0}
+MPT = {"d_model": 64, "n_heads": 4, "max_seq_len": 64}
 SHARE = {"rope_parameters": ROPE["rope_parameters"] | {"partial_rotary_factor": 0.5}}
 GEMMA4 = {
     "sliding_window": 7, "layer_types": [SLIDING, SLIDING, FULL], "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": VOCABULARY,
@@ -260,6 +261,10 @@ SHAPES = {
     "phi": ("phi", SHARE, "equal"),
     "phi with a tied head": ("phi", {"tie_word_embeddings": True, "num_key_value_heads": 4, "hidden_act": "gelu", **LINEAR}, "equal"),
     "phi with norms of heads": ("phi", {"qk_layernorm": True, **ROPE}, "refused"),
+    "mpt": ("mpt", MPT, "equal"),
+    "mpt with a factor and six heads": ("mpt", MPT | {"n_heads": 6, "num_attention_heads": 6, "d_model": 48, "hidden_size": 48, "attn_config": {"softmax_scale": 0.3}, "tie_word_embeddings": False}, "equal"),
+    "mpt that clips": ("mpt", MPT | {"attn_config": {"clip_qkv": 0.5}}, "refused"),
+    "mpt of other slopes": ("mpt", MPT | {"attn_config": {"alibi_bias_max": 16}}, "refused"),
     "falcon": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, **ROPE}, "equal"),
     "falcon of one norm": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1, "bias": True, **LINEAR}, "equal"),
     "falcon of one key": ("falcon", {"ffn_hidden_size": None, "activation": "gelu_new", "tie_word_embeddings": False, **ROPE}, "equal"),

@@ -39,8 +39,9 @@ impl Shape {
             return Err(error(message.to_string()));
         }
         let Some(reading) = Reading::of(&config) else { return Err(error(unknown_class(&config).message)) };
-        let longest =
-            reading.number("max_position_embeddings|n_positions|seq_length").map(|length| length as usize);
+        let longest = reading
+            .number("max_position_embeddings|n_positions|seq_length|max_seq_len")
+            .map(|length| length as usize);
         let length = written.unwrap_or(longest.unwrap_or(LONGEST_WINDOW).min(LONGEST_WINDOW));
         let facts = theirs::facts(&reading, length.max(longest.unwrap_or(0)), theirs::MOST_LAYERS);
         let counts = |(fact, from): &(&str, Fact)| {

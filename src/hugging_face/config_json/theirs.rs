@@ -92,7 +92,10 @@ pub(super) fn take_out_equal(reading: &Reading<'_>, model: &ModelConfig, facts: 
 
 /// Whether the value of `fact` follows from other facts, as no key of the file says it.
 pub(super) fn follows(reading: &Reading<'_>, fact: &str) -> bool {
-    fact == "attention_multiplier" && reading.facts().get(fact).is_none_or(|scale| scale.value.is_null())
+    let is_of_section =
+        reading.decided("attn_config").1.get("softmax_scale").is_some_and(|scale| !scale.is_null());
+    let is_null = || reading.facts().get(fact).is_none_or(|scale| scale.value.is_null());
+    fact == "attention_multiplier" && !is_of_section && is_null()
 }
 
 /// The width of which a share rotates.
@@ -265,6 +268,21 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
             insert("n_kv_heads", "num_kv_heads", "another number than of query heads".into());
         }
     }
+    if reading.reads("attn_config") {
+        let section = reading.decided("attn_config").1;
+        let entries = || section.as_object().into_iter().flatten();
+        let other = entries().find(|(key, value)| !is_of_mpt(key, value));
+        insert("attn_config", "attn_config", other.map(|(key, value)| format!("{key}: {value}")).into());
+        insert(
+            "attention_multiplier",
+            "attn_config",
+            section.get("softmax_scale").cloned().unwrap_or_default(),
+        );
+        let is_layer_norm =
+            reading.decided("norm_type").1.as_str().is_some_and(|kind| kind.ends_with("layernorm"));
+        let kind = if is_layer_norm { Value::Null } else { reading.decided("norm_type").1 };
+        insert("norm_type", "norm_type", kind);
+    }
     // GPT-J: a number of dimensions. The class itself fails without it.
     if reading.reads("rotary_dim") && !is_rotary(reading) {
         let share = reading.number("rotary_dim").map(|rotating| rotating / (2 * half) as f64);
@@ -296,6 +314,20 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
             section.map_or(64, |parts| parts.iter().filter_map(Value::as_u64).fold(0, u64::saturating_add));
         let value = if sum == half { Value::Null } else { format!("of {sum} pairs of {half}").into() };
         insert("mrope_section", "mrope_section", value);
+    }
+}
+
+/// Whether `key` of MPT's section `attn_config` says what is computed here. What the class of `transformers` passes over,
+/// such as a norm of q and k, the code that was published with the weights computes.
+fn is_of_mpt(key: &str, value: &Value) -> bool {
+    match key {
+        "alibi" => *value == true,
+        "alibi_bias_max" => *value == 8,
+        "attn_type" => *value == "multihead_attention",
+        "clip_qkv" => value.is_null(),
+        "qk_ln" | "prefix_lm" | "attn_uses_sequence_id" => *value == false,
+        "softmax_scale" | "attn_impl" | "attn_pdrop" => true,
+        _ => classes::is_without_effect(key, value),
     }
 }
 

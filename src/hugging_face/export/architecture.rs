@@ -25,6 +25,7 @@
 //! | is a Falcon | `FalconForCausalLM`, also with attention before the feed-forward network or beside it | biases in all layers or in none, heads as wide together as the model; with attention before the feed-forward network as many key and value heads as queries, or one; no window |
 //! | is a GPT-J | `GPTJForCausalLM` | biases of feed-forward layers and of the head alone, one norm of attention and feed-forward network beside each other, as many key and value heads as queries, heads as wide together as the model, a base of 10000 that is not scaled; no window |
 //! | is a Phi-1 or Phi-2 | `PhiForCausalLM` | a bias in every linear layer and the head, one norm of attention and feed-forward network beside each other, no window |
+//! | is an MPT | `MptForCausalLM`, also with a factor of the scores | GELU by the error function, a feed-forward network four times as wide as the model, LayerNorm without a bias, no biases, as many key and value heads as queries, heads as wide together as the model, attention before the feed-forward network, no window |
 //! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
 //! | is dense and its norms have no weights | `OlmoForCausalLM`, also with biases in all of attention | LayerNorm without a bias and with an epsilon of 1e-5, no window, no QK-norm, whole heads rotate |
 //! | is dense and has no gates | `ArceeForCausalLM`, with LayerNorm `Starcoder2ForCausalLM`, `Jais2ForCausalLM` with ReLU or its square, or `NemotronForCausalLM` where it multiplies by 1 + w | attention before the feed-forward network, no QK-norm; a window in StarCoder 2 alone, in all layers; a part of each head rotates in Nemotron alone; biases in all layers of StarCoder 2 or in none, in the others in all of attention or of the feed-forward layers |
@@ -157,10 +158,12 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             | "olmo"
             | "gptj"
             | "phi"
-    ) || is_cohere;
+    ) || is_cohere
+        || name == "mpt";
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let is_gemma4 = name == "gemma4_text";
     let has_linear = matches!(name, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text");
+    let is_mpt = name == "mpt";
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.layer.intermediate_size != 4 * model.hidden_size;
     let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
@@ -197,13 +200,18 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "QK-norm",
         ),
         (
-            !is_granite && !is_gemma && !is_gemma4 && !is_cohere && has_factors(model),
+            !is_granite && !is_gemma && !is_gemma4 && !is_cohere && !is_mpt && has_factors(model),
             "factors of activations",
         ),
         (
             is_cohere && Factors { logits_divisor: None, ..model.factors } != Factors::default(),
             "factors of activations but that of the logits",
         ),
+        (
+            is_mpt && Factors { scores: None, ..model.factors } != Factors::default(),
+            "factors of activations but that of the scores",
+        ),
+        (is_mpt && model.activation != Activation::Gelu(Gelu::Exact), "GELU but that by the error function"),
         (differs(class, "gated_linear_unit", model), "feed-forward networks of this kind"),
         (differs(class, "normalization", model), "norms of this kind"),
         (differs(class, "norm_has_bias", model), "LayerNorm of this kind"),
@@ -229,7 +237,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         ),
         (name == "phi" && !(model.qkv_bias && model.output_bias), "attention without biases"),
         (
-            name == "gptj" && model.layer.num_kv_heads != model.num_heads,
+            (is_mpt || name == "gptj") && model.layer.num_kv_heads != model.num_heads,
             "number of key and value heads but that of queries",
         ),
         (
@@ -273,7 +281,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         ),
         (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),
         (name == "gpt_bigcode" && model.layer.num_kv_heads != 1, "number of key and value heads but one"),
-        (name == "bloom" && is_wide, "feed-forward network of this width"),
+        (matches!(name, "bloom" | "mpt") && is_wide, "feed-forward network of this width"),
         (
             !is_gemma && !has_linear && name != "nemotron" && model.zero_centered_norms,
             "norms that multiply by 1 + w",
@@ -298,7 +306,15 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (
             matches!(
                 name,
-                "deepseek" | "helium" | "olmoe" | "stablelm" | "cohere2" | "gpt_neox" | "falcon" | "gptj"
+                "deepseek"
+                    | "helium"
+                    | "olmoe"
+                    | "stablelm"
+                    | "cohere2"
+                    | "gpt_neox"
+                    | "falcon"
+                    | "gptj"
+                    | "mpt"
             ) && has_own_heads,
             "head_dim of its own",
         ),
@@ -370,8 +386,9 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "qwen3_5_moe_text",
     ];
     let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
-    let has_no_qkv =
-        matches!(class, "phi3" | "ministral3" | "exaone4" | "gptj") || of_all_or_none || of_attention_or_none;
+    let has_no_qkv = matches!(class, "phi3" | "ministral3" | "exaone4" | "gptj" | "mpt")
+        || of_all_or_none
+        || of_attention_or_none;
     [
         (has_no_qkv && model.qkv_bias, "biases of q, k and v alone"),
         (has_none && model.output_bias && !all_of_attention, "bias of attention's output projection alone"),

@@ -190,6 +190,20 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     models.extend([in_pairs(with_head(Family::GptJ, all_biases(llama()))), with_head(Family::Phi, of_mlp)]);
     models.push(scaled(in_pairs(with_head(Family::GptJ, llama())), linear));
     models.push(ModelConfig { head_bias: true, ..llama() });
+    let mpt = ModelConfig {
+        family: Family::Mpt,
+        positions: Positions::Alibi,
+        norm_bias: false,
+        ..layer_norm(llama())
+    };
+    let mpt = ungated(Gelu::Exact, mpt)
+        .with_layers(|layer| (layer.num_kv_heads, layer.intermediate_size) = (4, 64));
+    let scores = Factors { scores: Some(0.3), ..Factors::default() };
+    models.extend([
+        ModelConfig { factors: scores, ..mpt.clone() },
+        all_biases(mpt.clone()),
+        beside(one, mpt),
+    ]);
     let weightless = |model| ModelConfig { norm_weight: false, norm_bias: false, ..layer_norm(model) };
     models.extend([
         weightless(llama()),

@@ -195,7 +195,7 @@ rows! {
         score_cap "attn_logit_softcapping": Option<f64> = Numbers.optional().within(CAP).of(LLAMA).example("50.0"),
         /// Soft cap of the logits.
         logit_cap "final_logit_softcapping": Option<f64> = Numbers.optional().within(CAP).of(LLAMA).example("30.0"),
-        /// Whether the head shares the embedding's weights: True in GPT-2 and Falcon, False in Llama by default.
+        /// Whether the head shares the embedding's weights: True in GPT-2, Falcon and MPT, False in Llama by default.
         tie_word_embeddings: bool = Shape.derived().example("True"),
         /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM, Qwen and InternLM by default.
         qkv_bias "qkv_has_bias": bool = Shape.derived().example("True"),

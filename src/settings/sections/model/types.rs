@@ -45,7 +45,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 25] = [
+const TYPES: [TypeEntry; 26] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -250,6 +250,19 @@ const TYPES: [TypeEntry; 25] = [
         },
         check: |model, reader| check_rotation(model, reader, false),
         family: Family::Phi,
+        fits: is_ungated,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "MptConfig",
+        about: "MPT: a Llama with LayerNorm without a bias, GELU without a gate, a tied head, and scores of attention that fall with \
+                distance (ALiBi) instead of rotary positions. Its files hold q, k and v as one tensor.",
+        defaults: |config| {
+            (config.norm, config.norm_bias) = (Norm::LayerNorm, false);
+            (config.activation, config.positions) = (Activation::Gelu(Gelu::Exact), Positions::Alibi);
+            config.tie_word_embeddings = true;
+        },
+        family: Family::Mpt,
         fits: is_ungated,
         ..PLAIN
     },
