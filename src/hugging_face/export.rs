@@ -178,6 +178,8 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             own.into()
         }
         "falcon" => falcon_keys(model),
+        // The default is a cap.
+        "nanochat" => json!({ "final_logit_softcapping": model.logit_cap }),
         "mpt" => {
             let mut own = entries(own_keys(name, model));
             own.insert("max_seq_len".into(), model.max_positions.into());

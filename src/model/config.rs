@@ -399,6 +399,8 @@ pub enum Family {
     Phi,
     /// MPT (MosaicML, 2023): q, k and v are one tensor.
     Mpt,
+    /// nanochat (Karpathy, 2025): heads rotate backwards.
+    NanoChat,
     /// Command R (Cohere, 2024): Llama's names, and heads in the order of interleaved pairs.
     Cohere,
     /// gpt-oss (OpenAI, 2025): attention has sinks, router and experts have biases, and each projection of all experts

@@ -210,6 +210,7 @@ impl Names {
             Family::GptJ => &GPT_J,
             Family::Phi => &PHI,
             Family::Mpt => &MPT,
+            Family::NanoChat => &NANO_CHAT,
             Family::Gpt2 => &GPT2,
             Family::Bloom | Family::Falcon => &BLOOM,
             Family::Baichuan => &BAICHUAN,
@@ -318,6 +319,8 @@ const MPT: Names = Names {
     w_down: "ffn.down_proj",
     ..LLAMA
 };
+
+const NANO_CHAT: Names = Names { gate_up: &["mlp.fc1"], w_down: "mlp.fc2", ..LLAMA };
 
 const GPT2: Names = Names {
     embedding: "transformer.wte",

@@ -25,7 +25,7 @@ pub use lora::{ColumnRange, Lora, module_of};
 pub(crate) use lora::{PEFT_PREFIX, adapted_module};
 pub use multi_token::MultiTokenBlock;
 pub use share::{Applies, Repeated, Section, Share, Split, Strip};
-pub use spec::{Init, InterleavedHeads, Piece, Place, Role, RowGroups, Spec, Stack, UpdateRule};
+pub use spec::{HeadOrder, Init, Piece, Place, ReorderedHeads, Role, RowGroups, Spec, Stack, UpdateRule};
 
 use super::config::{ModelConfig, QkNorm, Values};
 use super::names::LAYER_SCALAR;
@@ -261,7 +261,7 @@ impl<P> SelfAttention<P> {
             Some(latent) => latent::down_rows(latent, config.num_heads),
             None => StackedRows::new(qkv_names.take(end - first), &sizes[first..end])
                 .divided(&units[first..end])
-                .with_heads(layer.interleaved_heads(), 2)
+                .with_heads(layer.reordered_heads(), 2)
                 .in_groups(match (names.has_fused_heads, config.attention_gate) {
                     (true, _) => vec![RowGroups::of_heads(config, own)],
                     // Files hold each query beside its gate.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 31] = [
+const FAMILIES: [&str; 32] = [
     "llama",
     "mistral",
     "qwen3",
@@ -40,6 +40,7 @@ const FAMILIES: [&str; 31] = [
     "qwen3_next",
     "qwen3_5_text",
     "gptj",
+    "nanochat",
     "gpt2",
 ];
 /// Without GRISTMILL_LONG a family is evaluated on one of these and trained on the other.

@@ -71,6 +71,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 | Family::GraniteMoe
                 | Family::GptNeoX
                 | Family::Falcon
+                | Family::NanoChat
                 | Family::Mpt
                 | Family::GptJ
                 | Family::Phi

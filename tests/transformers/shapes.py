@@ -261,6 +261,8 @@ SHAPES = {
     "phi": ("phi", SHARE, "equal"),
     "phi with a tied head": ("phi", {"tie_word_embeddings": True, "num_key_value_heads": 4, "hidden_act": "gelu", **LINEAR}, "equal"),
     "phi with norms of heads": ("phi", {"qk_layernorm": True, **ROPE}, "refused"),
+    "nanochat": ("nanochat", {"final_logit_softcapping": 2.0, **ROPE}, "equal"),
+    "nanochat without a cap": ("nanochat", {"final_logit_softcapping": None, "attention_bias": True, "tie_word_embeddings": True, **LINEAR}, "equal"),
     "mpt": ("mpt", MPT, "equal"),
     "mpt with a factor and six heads": ("mpt", MPT | {"n_heads": 6, "num_attention_heads": 6, "d_model": 48, "hidden_size": 48, "attn_config": {"softmax_scale": 0.3}, "tie_word_embeddings": False}, "equal"),
     "mpt that clips": ("mpt", MPT | {"attn_config": {"clip_qkv": 0.5}}, "refused"),

@@ -156,6 +156,7 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
         Family::GraniteMoe => "GraniteMoeConfig",
         Family::GptNeoX => "GPTNeoXConfig",
         Family::Falcon => "FalconConfig",
+        Family::NanoChat => "NanoChatConfig",
         Family::Mpt => "MptConfig",
         Family::GptJ => "GPTJConfig",
         Family::Phi => "PhiConfig",

@@ -26,6 +26,7 @@
 //! | is a GPT-J | `GPTJForCausalLM` | biases of feed-forward layers and of the head alone, one norm of attention and feed-forward network beside each other, as many key and value heads as queries, heads as wide together as the model, a base of 10000 that is not scaled; no window |
 //! | is a Phi-1 or Phi-2 | `PhiForCausalLM` | a bias in every linear layer and the head, one norm of attention and feed-forward network beside each other, no window |
 //! | is an MPT | `MptForCausalLM`, also with a factor of the scores | GELU by the error function, a feed-forward network four times as wide as the model, LayerNorm without a bias, no biases, as many key and value heads as queries, heads as wide together as the model, attention before the feed-forward network, no window |
+//! | is a nanochat | `NanoChatForCausalLM`, also with biases in all of attention and a soft cap of the logits | RMSNorms without weights, also of rotated heads; attention before the feed-forward network, no window |
 //! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
 //! | is dense and its norms have no weights | `OlmoForCausalLM`, also with biases in all of attention | LayerNorm without a bias and with an epsilon of 1e-5, no window, no QK-norm, whole heads rotate |
 //! | is dense and has no gates | `ArceeForCausalLM`, with LayerNorm `Starcoder2ForCausalLM`, `Jais2ForCausalLM` with ReLU or its square, or `NemotronForCausalLM` where it multiplies by 1 + w | attention before the feed-forward network, no QK-norm; a window in StarCoder 2 alone, in all layers; a part of each head rotates in Nemotron alone; biases in all layers of StarCoder 2 or in none, in the others in all of attention or of the feed-forward layers |
@@ -294,7 +295,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (name == "gpt_oss" && !is_clamped, "gate but the clamped one"),
         (name == "gpt_oss" && model.mixture.is_none(), "form without experts"),
         (
-            !matches!(name, "gemma2" | "gemma3_text" | "gemma4_text") && model.logit_cap.is_some(),
+            !matches!(name, "gemma2" | "gemma3_text" | "gemma4_text" | "nanochat")
+                && model.logit_cap.is_some(),
             "soft cap of logits",
         ),
         (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
@@ -321,7 +323,13 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (
             matches!(
                 name,
-                "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" | "gemma4_text"
+                "olmo2"
+                    | "olmo3"
+                    | "olmoe"
+                    | "hunyuan_v1_dense"
+                    | "hunyuan_v1_moe"
+                    | "gemma4_text"
+                    | "nanochat"
             ) && !model.qk_norm
                 || has_linear && !model.qk_norm,
             "attention without QK-norm",
@@ -349,7 +357,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "olmo" | "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" | "gpt_oss" => {
             [model.qkv_bias, false]
         }
-        "granitemoe" | "granitemoeshared" => [model.qkv_bias, false],
+        "granitemoe" | "granitemoeshared" | "nanochat" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
         "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2"
         | "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => [model.qkv_bias, false],
@@ -368,6 +376,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "gemma3_text",
         "gemma4_text",
         "smollm3",
+        "nanochat",
         "olmo",
         "olmo2",
         "olmo3",

@@ -2,7 +2,7 @@
 
 use super::share::{Applies, Section, Split};
 use super::{
-    Init, InterleavedHeads, Linear, NormWeights, Piece, Place, Role, RowGroups, Spec, Stack, UpdateRule,
+    Init, Linear, NormWeights, Piece, Place, ReorderedHeads, Role, RowGroups, Spec, Stack, UpdateRule,
 };
 use crate::element::Element;
 use crate::model::config::{LayerConfig, MixtureConfig, ModelConfig, Norm};
@@ -44,7 +44,7 @@ pub(super) struct StackedRows {
     /// How tensor-parallel ranks divide these rows, or the columns of their matrix.
     split: Option<Split>,
     /// The heads in the first pieces, if files order their dimensions differently, and the number of these pieces.
-    heads: Option<(InterleavedHeads, usize)>,
+    heads: Option<(ReorderedHeads, usize)>,
     /// The groups of the first pieces, if files hold their rows group by group.
     groups: Vec<RowGroups>,
     /// The experts, if they are one piece.
@@ -108,9 +108,9 @@ impl<'a, P> Scope<'a, P> {
         self.layer_number().map_or(&self.config.layer, |number| self.config.layer(number))
     }
 
-    /// The heads of q and k in this layer; `None` if they do not rotate in interleaved pairs, or do so in files too.
-    pub fn interleaved_heads(&self) -> Option<InterleavedHeads> {
-        InterleavedHeads::of(self.config, self.layer_config())
+    /// The heads of q and k in this layer; `None` if files hold their dimensions as they are.
+    pub fn reordered_heads(&self) -> Option<ReorderedHeads> {
+        ReorderedHeads::of(self.config, self.layer_config())
     }
 
     /// The mixture of experts of this layer, unless it is dense.
@@ -221,7 +221,7 @@ impl<'a, P> Scope<'a, P> {
     /// The weight of a norm over the dimensions of `heads` heads of q or k.
     pub fn head_norm(&mut self, path: &str, name: &str, heads: usize) -> P {
         let rows = StackedRows::new([name], &[heads * self.layer_config().head_dim]).repeated();
-        self.norm_of(path, &rows.with_heads(self.interleaved_heads(), 1))
+        self.norm_of(path, &rows.with_heads(self.reordered_heads(), 1))
     }
 
     /// The norm of heads `cols` wide that multiplies by w, whatever the other norms do.
@@ -429,7 +429,7 @@ impl StackedRows {
     }
 
     /// These rows, with `heads` in the first `count` pieces.
-    pub fn with_heads(self, heads: Option<InterleavedHeads>, count: usize) -> Self {
+    pub fn with_heads(self, heads: Option<ReorderedHeads>, count: usize) -> Self {
         Self { heads: heads.map(|heads| (heads, count)), ..self }
     }
 

@@ -2,7 +2,7 @@
 
 use super::share::{Share, Split};
 use crate::element::Element;
-use crate::model::config::{LayerConfig, ModelConfig};
+use crate::model::config::{Family, LayerConfig, ModelConfig};
 
 /// One parameter: a matrix of `rows` x `cols` as the arenas hold it, and how it is initialised, trained and saved.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,7 +157,7 @@ pub struct Piece {
     /// Whether files hold it as (columns, rows).
     pub is_transposed: bool,
     /// The heads in its rows, if files hold the dimensions of heads in another order.
-    pub heads: Option<InterleavedHeads>,
+    pub heads: Option<ReorderedHeads>,
     /// The groups of its rows, if files hold them group by group.
     pub groups: Option<RowGroups>,
     /// The number of matrices with as many rows each that it stacks, if files hold it as (matrices, rows, columns).
@@ -188,15 +188,27 @@ pub struct RowGroups {
     pub is_reversed: bool,
 }
 
-/// Heads that rotate in interleaved pairs, (2i, 2i + 1). Most models of Hugging Face rotate in halves, (i, i +
-/// rotary_dim / 2), so files hold the rotating dimensions of each head in that order. Permuting q and k in the same way
-/// keeps their products, so the model in the file is the same.
+/// Heads of q and k whose dimensions files hold in another order. Permuting both in the same way keeps their products, so
+/// the model in the file is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InterleavedHeads {
+pub struct ReorderedHeads {
+    /// The order in files.
+    pub order: HeadOrder,
     /// Dimensions of a head.
     pub head_dim: usize,
     /// Number of dimensions that rotate, the first ones of a head.
     pub rotary_dim: usize,
+}
+
+/// The order of the rotating dimensions of a head in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadOrder {
+    /// Halves of a head that rotates in interleaved pairs, (2i, 2i + 1): most models of Hugging Face rotate in halves, (i,
+    /// i + rotary_dim / 2).
+    Halves,
+    /// The second half before the first: nanochat rotates backwards, which is to rotate forwards from the second half to
+    /// the first.
+    Swapped,
 }
 
 impl Spec {
@@ -348,31 +360,38 @@ impl Stack {
     }
 }
 
-impl InterleavedHeads {
-    /// The heads of q and k in `layer` of the model of `config`; `None` if they do not rotate in interleaved pairs, or
-    /// do so in files too.
+impl ReorderedHeads {
+    /// The heads of q and k in `layer` of the model of `config`; `None` if files hold them as they are.
     pub(super) fn of(config: &ModelConfig, layer: &LayerConfig) -> Option<Self> {
-        let is_interleaved =
-            !config.family.holds_pairs() && config.rope_of(layer).is_some_and(|rope| rope.is_interleaved);
-        is_interleaved.then_some(Self { head_dim: layer.head_dim, rotary_dim: layer.rotary_dim })
+        let order = match config.rope_of(layer)?.is_interleaved {
+            true if !config.family.holds_pairs() => HeadOrder::Halves,
+            false if config.family == Family::NanoChat => HeadOrder::Swapped,
+            _ => return None,
+        };
+        Some(Self { order, head_dim: layer.head_dim, rotary_dim: layer.rotary_dim })
     }
 
     /// The stored row of row `row` of a file.
     fn stored_row(self, row: usize) -> usize {
         let (half, dim) = (self.rotary_dim / 2, row % self.head_dim);
-        let stored = match dim {
+        let stored = match self.order {
             _ if dim >= self.rotary_dim => dim,
-            _ if dim < half => 2 * dim,
-            _ => 2 * (dim - half) + 1,
+            HeadOrder::Halves if dim < half => 2 * dim,
+            HeadOrder::Halves => 2 * (dim - half) + 1,
+            HeadOrder::Swapped => (dim + half) % self.rotary_dim,
         };
         row - dim + stored
     }
 
     /// The row in a file of the stored row `row`.
     fn file_row(self, row: usize) -> usize {
-        let dim = row % self.head_dim;
-        let is_rotating = dim < self.rotary_dim;
-        row - dim + if is_rotating { dim / 2 + dim % 2 * (self.rotary_dim / 2) } else { dim }
+        let (half, dim) = (self.rotary_dim / 2, row % self.head_dim);
+        let in_file = match self.order {
+            _ if dim >= self.rotary_dim => dim,
+            HeadOrder::Halves => dim / 2 + dim % 2 * half,
+            HeadOrder::Swapped => (dim + half) % self.rotary_dim,
+        };
+        row - dim + in_file
     }
 }
 
@@ -470,10 +489,14 @@ mod tests {
     }
 
     #[test]
-    fn files_hold_interleaved_heads_as_halves() {
-        let heads = InterleavedHeads { head_dim: 8, rotary_dim: 6 };
-        let order: Vec<usize> = (0..16).map(|row| heads.stored_row(row)).collect();
-        assert_eq!(order, [0, 2, 4, 1, 3, 5, 6, 7, 8, 10, 12, 9, 11, 13, 14, 15]);
-        assert!((0..16).all(|row| heads.file_row(heads.stored_row(row)) == row));
+    fn files_hold_rotating_dimensions_in_another_order() {
+        for (order, stored) in [
+            (HeadOrder::Halves, [0, 2, 4, 1, 3, 5, 6, 7, 8, 10, 12, 9, 11, 13, 14, 15]),
+            (HeadOrder::Swapped, [3, 4, 5, 0, 1, 2, 6, 7, 11, 12, 13, 8, 9, 10, 14, 15]),
+        ] {
+            let heads = ReorderedHeads { order, head_dim: 8, rotary_dim: 6 };
+            assert_eq!((0..16).map(|row| heads.stored_row(row)).collect::<Vec<_>>(), stored);
+            assert!((0..16).all(|row| heads.file_row(heads.stored_row(row)) == row));
+        }
     }
 }

@@ -210,6 +210,15 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         weightless(attention(true, true, false)),
         weightless(partial(llama())),
     ]);
+    let nano = |model| ModelConfig {
+        family: Family::NanoChat,
+        embedding_norm: true,
+        norm_weight: false,
+        qk_norm_kind: QkNorm::RotatedHeads,
+        ..ungated(Gelu::ReluSquared, model)
+    };
+    let nano_capped = ModelConfig { logit_cap: Some(9.0), ..nano(attention(true, true, true)) };
+    models.extend([nano_capped, nano(attention(false, false, true)), nano(llama())]);
     models.push(some_windows(ModelConfig { gate_up_bias: true, down_bias: true, ..llama() }));
     models.push(ModelConfig { output_bias: true, down_bias: true, ..llama() }); // TeleChat
     let yarn = Yarn {

@@ -123,7 +123,7 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     let says_nothing = model.norm_has_bias.is_some() && !is_layer_norm;
     let message = "is of LayerNorm; write `normalization: LayerNorm`, or remove it";
     reader.require(&["norm_has_bias", "normalization"], !says_nothing, message);
-    let has_weights = model.norm_has_weight != Some(false);
+    let has_weights = model.norm_has_weight.unwrap_or(model.config.norm_weight);
     let is_centred = model.layernorm_zero_centered_gamma == Some(true);
     let message = "without a weight there is nothing to add 1 to; remove one of them";
     reader.require(

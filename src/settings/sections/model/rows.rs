@@ -48,7 +48,7 @@ rows! {
         normalization: Option<Norm> = Shape.optional().example("LayerNorm"),
         /// Whether LayerNorm has a bias; True by default.
         norm_has_bias: Option<bool> = Shape.optional().of(LLAMA).example("False\nnormalization: LayerNorm"),
-        /// Whether norms have a weight; True by default.
+        /// Whether norms have a weight; True by default, except in nanochat.
         norm_has_weight: Option<bool> = Shape.optional().of(LLAMA).example("False"),
         /// Where the norms of a layer stand: `before` attention and feed-forward layer, `after` them (x + norm(f(x)), as
         /// in OLMo 2), or `both`; `before` by default.

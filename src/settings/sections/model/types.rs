@@ -45,7 +45,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 26] = [
+const TYPES: [TypeEntry; 27] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -267,6 +267,21 @@ const TYPES: [TypeEntry; 26] = [
         ..PLAIN
     },
     TypeEntry {
+        word: "NanoChatConfig",
+        about: "nanochat: a Llama whose norms have no weights, with a norm of the embedded tokens and ReLU² without a gate. Its \
+                whole heads rotate backwards, which its files say by no key.",
+        defaults: |config| {
+            (config.norm_weight, config.embedding_norm) = (false, true);
+            config.activation = Activation::Gelu(Gelu::ReluSquared);
+        },
+        check: check_nano_chat,
+        family: Family::NanoChat,
+        fits: |model| {
+            model.mixture.is_none() && model.multi_token.is_none() && model.activation.gate().is_none()
+        },
+        ..PLAIN
+    },
+    TypeEntry {
         word: "CohereConfig",
         about: "Command R: a Llama whose norms are LayerNorms without a bias, and whose heads rotate in interleaved pairs, in \
                 its files too.",
@@ -437,6 +452,12 @@ fn check_rotation(model: &mut Model, reader: &Reader<'_>, in_pairs: bool) {
         let order = if in_pairs { "neighbours (2i, 2i+1)" } else { "halves" };
         reader.fault("rotary_interleaved", format!("heads of this type rotate as {order}; remove it"));
     }
+}
+
+fn check_nano_chat(model: &mut Model, reader: &Reader<'_>) {
+    check_rotation(model, reader, false);
+    let rotates_whole = model.rotary_percent.is_none_or(|share| share == 1.0);
+    reader.require(&["rotary_percent"], rotates_whole, "whole heads of this type rotate; remove it");
 }
 
 /// No published model of the types with names of their own has experts or other further tensors.
