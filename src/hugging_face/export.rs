@@ -21,6 +21,7 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
     let mut config = match model.family {
         Family::Gpt2 | Family::BigCode | Family::Pangu => gpt2_keys(model),
         Family::Bloom => bloom_keys(model),
+        Family::Opt => opt_keys(model),
         _ => llama_keys(model, class),
     };
     config.extend(model.latent.iter().flat_map(|latent| latent_keys(model, latent)));
@@ -102,6 +103,17 @@ fn bloom_keys(model: &ModelConfig) -> Map<String, Value> {
     config.extend(entries(json!({
         "seq_length": model.seq_length,
         "hidden_dropout": model.hidden_dropout,
+        "attention_dropout": model.attention_dropout,
+    })));
+    config
+}
+
+/// The keys of `OPTConfig`.
+fn opt_keys(model: &ModelConfig) -> Map<String, Value> {
+    let mut config = keys_of_class("opt", model);
+    config.extend(entries(json!({
+        "word_embed_proj_dim": model.hidden_size,
+        "dropout": model.hidden_dropout,
         "attention_dropout": model.attention_dropout,
     })));
     config

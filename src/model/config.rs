@@ -354,6 +354,11 @@ impl ModelConfig {
         self.family == Family::GptOss
     }
 
+    /// Rows at the start of the table of learned positions that belong to none.
+    pub(crate) fn skipped_positions(&self) -> usize {
+        if self.family == Family::Opt { 2 } else { 0 }
+    }
+
     /// Whether positions come from a learned table. Its gradient needs the tokens sorted by position.
     pub(crate) fn learns_positions(&self) -> bool {
         self.positions == Positions::Learned
@@ -376,6 +381,8 @@ pub enum Family {
     BigCode,
     /// PanGu-α (Zeng et al., 2021).
     Pangu,
+    /// OPT (Zhang et al., 2022): the table of positions begins with two rows that are of none.
+    Opt,
     /// GLM (Zeng et al., 2024): gate and up are one tensor, and heads are in the order of interleaved pairs. Needs F to
     /// be a multiple of 4.
     Glm,

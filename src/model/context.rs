@@ -275,7 +275,9 @@ impl ForwardContext<'_> {
         let add_positions = |tape: &mut Tape<'_, 'p>, x, adds| match positions {
             None => x,
             Some(table) => tape.scope("positions", |tape| {
-                tape.add_embedding(x, self.batch.positions, self.position_order(), table, adds)
+                let order = self.position_order();
+                let table = (table, self.config.skipped_positions() as u32);
+                tape.add_embedding(x, [self.batch.positions, order], table, adds)
             }),
         };
         match self.vocabulary_ranks() {

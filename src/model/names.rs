@@ -216,6 +216,7 @@ impl Names {
             Family::Baichuan => &BAICHUAN,
             Family::BigCode => &BIG_CODE,
             Family::Pangu => &PANGU,
+            Family::Opt => &OPT,
             Family::Glm => &GLM,
             Family::Phi3 => &PHI3,
         }
@@ -348,6 +349,19 @@ const GPT2: Names = Names {
 const BAICHUAN: Names = Names { qkv: &["self_attn.W_pack"], ..LLAMA };
 
 const BIG_CODE: Names = Names { is_transposed: false, ..GPT2 };
+
+const OPT: Names = Names {
+    embedding: "model.decoder.embed_tokens",
+    positions: "model.decoder.embed_positions",
+    norm: "model.decoder.final_layer_norm",
+    layers: "model.decoder.layers",
+    attention_norm: "self_attn_layer_norm",
+    wo: "self_attn.out_proj",
+    ffn_norm: "final_layer_norm",
+    gate_up: &["fc1"],
+    w_down: "fc2",
+    ..LLAMA
+};
 
 /// The names in the port of PanGu-α to PyTorch.
 const PANGU: Names = Names {

@@ -178,7 +178,7 @@ impl<P> Gpt<P> {
         };
         let embedding = model.at(embedding).table(Role::Embedding, "embedding", names.embedding, vocab_size);
         let positions = |model: &mut Scope<'_, P>, path, name| {
-            model.table(Role::Positions, path, name, config.max_positions)
+            model.table(Role::Positions, path, name, config.max_positions + config.skipped_positions())
         };
         let learned = config.learns_positions();
         let learned = learned.then(|| positions(model.at(Place::Start), "positions", names.positions));

@@ -36,10 +36,16 @@ pub fn embedding_of_rows(
     look_up(rec, ids, table, (first, factor), y, false);
 }
 
-/// y (N, D) += `table[ids]`; see [`embedding`].
+/// y (N, D) += `table[ids + skipped]`; see [`embedding`]. The gradient is that of a table whose first row is
+/// [`first_row_after`] the skipped ones.
 #[track_caller]
-pub fn add_embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], y: Tensor) {
-    look_up(rec, ids, table, (0, None), y, true);
+pub fn add_embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], skipped: u32, y: Tensor) {
+    look_up(rec, ids, table, (first_row_after(skipped), None), y, true);
+}
+
+/// The number of the first row of a table, of whose rows the first `skipped` come before row 0: numbers of rows wrap around.
+pub fn first_row_after(skipped: u32) -> u32 {
+    0u32.wrapping_sub(skipped)
 }
 
 #[track_caller]
@@ -61,7 +67,7 @@ fn look_up(
         let bindings = [ids.bind("ids", Element::U32), part.bind("table", y.element), y.bind("y", y.element)];
         let kernel = kernel(rec, "embedding", y.element).condition(Condition::Accumulate, accumulate);
         launch(rec, kernel, y, (first_row, part.rows), factor, &bindings);
-        first_row += part.rows;
+        first_row = first_row.wrapping_add(part.rows);
     }
 }
 
@@ -105,7 +111,7 @@ pub fn embedding_of_rows_backward(
         ];
         let kernel = kernel(rec, "embedding_backward", dy.element);
         launch(rec, kernel, dy, (first_row, part.rows), factor, &bindings);
-        first_row += part.rows;
+        first_row = first_row.wrapping_add(part.rows);
     }
 }
 

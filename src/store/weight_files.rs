@@ -26,8 +26,12 @@ pub(super) const STEM: &str = "model";
 /// The head of a model that is not tied.
 pub(super) const HEAD: &str = "lm_head.weight";
 /// Names of the embedding. Where a checkpoint has no head, the head repeats the embedding.
-pub(super) const EMBEDDINGS: [&str; 3] =
-    ["model.embed_tokens.weight", "transformer.wte.weight", "transformer.word_embeddings.weight"];
+pub(super) const EMBEDDINGS: [&str; 4] = [
+    "model.embed_tokens.weight",
+    "transformer.wte.weight",
+    "transformer.word_embeddings.weight",
+    "model.decoder.embed_tokens.weight",
+];
 /// Prefixes that names lack in the file of a bare model, which is one without a head.
 const PREFIXES: [&str; 2] = ["model.", "transformer."];
 /// Ends of the names of tables that older versions of `transformers` saved beside the weights.

@@ -50,22 +50,21 @@ impl<'p> Tape<'_, 'p> {
         self.looked_up(ids, order, (table, factor), first, y, &[])
     }
 
-    /// x (N, D) + rows of `table` (V, D) by id, in place: `x` must have no other reader. `order` (1, N): token indices
-    /// sorted by id. If x is one term of a sum, only the rank with `adds` adds the rows, and all ranks have their
+    /// x (N, D) + rows of `table` (V, D) by id, where the first `skipped` rows have no id, in place: `x` must have no other
+    /// reader. `order` (1, N): token indices sorted by id. If x is one term of a sum, only the rank with `adds` adds the rows, and all ranks have their
     /// gradient.
     #[track_caller]
     pub fn add_embedding(
         &mut self,
         x: Var,
-        ids: Tensor,
-        order: Tensor,
-        table: &'p Parameter,
+        [ids, order]: [Tensor; 2],
+        (table, skipped): (&'p Parameter, u32),
         adds: bool,
     ) -> Var {
         if adds {
-            embedding::add_embedding(self.rec, ids, &table.weight, x.tensor);
+            embedding::add_embedding(self.rec, ids, &table.weight, skipped, x.tensor);
         }
-        self.looked_up(ids, order, (table, None), 0, x.tensor, &[x])
+        self.looked_up(ids, order, (table, None), embedding::first_row_after(skipped), x.tensor, &[x])
     }
 
     /// The result `y` of adding rows of `table`, whose first row is number `first`, times their factor to `inputs`.

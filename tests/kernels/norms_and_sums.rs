@@ -433,7 +433,7 @@ pub fn embedding_gathers_and_scatters() {
                 );
                 let rows = reference::embedding::embedding(&values(&table), &ids, cols as usize);
                 let more = case.input(tokens, cols, element);
-                embedding::add_embedding(&mut case.rec, ids_tensor, &tensors(&table), more.tensor);
+                embedding::add_embedding(&mut case.rec, ids_tensor, &tensors(&table), 0, more.tensor);
                 case.expect("y on top", more.tensor, sum(&more.values, &rows), allowed(element, 1));
                 // A factor rounds once more; as they are, rows stay the same.
                 let rounded = if factor.is_some() { allowed(element, 1) } else { 0.0 };

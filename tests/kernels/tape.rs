@@ -579,24 +579,25 @@ fn embedding_adds_to_its_table() {
     });
 }
 
-/// Positions repeat and restart; x passes its gradient on unchanged.
+/// Positions repeat and restart, and the table has two rows before theirs; x passes its gradient on unchanged.
 #[test]
 fn embedding_added_in_place() {
     check("tape add_embedding", |case| {
         let positions = [0u32, 1, 2, 0, 1, 0, 1, 2, 3, 4];
         let x = case.input(N, 6, F32);
-        let weights = [weight(case, 6, 6)];
+        let weights = [weight(case, 8, 6)];
         let (ids, order) = (case.integers(&positions), case.integers(&order_by_id(&positions)));
-        let rows = reference::embedding::embedding(&weights[0].values, &positions, 6);
+        let places = positions.map(|position| position + 2);
+        let rows = reference::embedding::embedding(&weights[0].values, &places, 6);
         let want = sum(&x.values, &rows);
         mid_graph(
             case,
             &x,
             6,
             N,
-            |tape, x, w| tape.add_embedding(x, ids, order, &w[0].parameter, true),
+            |tape, x, w| tape.add_embedding(x, [ids, order], (&w[0].parameter, 2), true),
             &weights,
-            |dy| (dy.to_vec(), vec![reference::embedding::embedding_backward(dy, &positions, 6, 6)]),
+            |dy| (dy.to_vec(), vec![reference::embedding::embedding_backward(dy, &places, 8, 6)]),
         );
         case.expect("y", x.tensor, want, allowed(F32, 1));
     });

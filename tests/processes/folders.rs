@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 32] = [
+const FAMILIES: [&str; 33] = [
     "llama",
     "mistral",
     "qwen3",
@@ -41,6 +41,7 @@ const FAMILIES: [&str; 32] = [
     "qwen3_5_text",
     "gptj",
     "nanochat",
+    "opt",
     "gpt2",
 ];
 /// Without GRISTMILL_LONG a family is evaluated on one of these and trained on the other.

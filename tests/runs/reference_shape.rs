@@ -11,14 +11,20 @@ use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
 use reference::gpt::Layer;
 use reference::rope_scaling::Scaling;
 use reference::storage::Storage;
-use reference::variant::{Naming, NormBias, Norms, Parallel, QkNorm, Variant};
+use reference::variant::{Naming, NormBias, Norms, Parallel, QkNorm, SKIPPED, Variant};
 use std::collections::BTreeMap;
 
 pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
     let architecture = match (model.positions, model.activation) {
         (Positions::Learned | Positions::Alibi, Activation::Gelu(kind)) => {
             reference::gpt::Architecture::Gpt2 {
-                positions: if model.positions == Positions::Learned { model.max_positions } else { 0 },
+                positions: match model.positions {
+                    Positions::Learned if model.family == Family::Opt => {
+                        model.max_positions + SKIPPED as usize
+                    }
+                    Positions::Learned => model.max_positions,
+                    _ => 0,
+                },
                 activation: reference_gelu(kind),
             }
         }
@@ -84,6 +90,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 Family::Baichuan | Family::Phi3 => Naming::Baichuan,
                 Family::BigCode => Naming::BigCode,
                 Family::Pangu => Naming::Pangu,
+                Family::Opt => Naming::Opt,
             },
             alibi: model.positions == Positions::Alibi,
             embedding_norm: model.embedding_norm,

@@ -48,6 +48,11 @@ fn wizardcoder_follows_the_reference() {
 }
 
 #[test]
+fn opt_follows_the_reference() {
+    follows_the_reference(&Setup::typed("OPTConfig", "opt", "max_position_embedding: 31"), compared_steps());
+}
+
+#[test]
 fn pangu_alpha_follows_the_reference() {
     let keys = [
         "embedding_dropout_prob=0",

@@ -110,6 +110,7 @@ FOLDERS = {
     "phi": ("phi", shapes.SHARE, "lora_rank: 2, target_modules: 'q_proj|v_proj|dense|fc1|fc2'"),
     "nanochat": ("nanochat", {"final_logit_softcapping": 2.0, **shapes.ROPE}, "lora_rank: 3, target_modules: 'q_proj|k_proj|o_proj|fc1|fc2'"),
     "mpt": ("mpt", shapes.MPT, "lora_rank: 2, target_modules: 'Wqkv|out_proj|up_proj|down_proj'"),
+    "opt": ("opt", {}, "lora_rank: 3, target_modules: 'q_proj|v_proj|out_proj|fc1|fc2'"),
     # Frozen sinks beside adapters of attention, and frozen experts.
     "gpt_oss": ("gpt_oss", {"sliding_window": 7, **shapes.ROPE}, "lora_rank: 3, target_modules: 'q_proj|k_proj|v_proj|o_proj'"),
     # The projections of linear attention, which files of Qwen3-Next hold key head by key head, and queries beside gates.

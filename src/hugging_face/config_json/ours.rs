@@ -155,6 +155,7 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
         Family::Helium => "HeliumConfig",
         Family::GraniteMoe => "GraniteMoeConfig",
         Family::GptNeoX => "GPTNeoXConfig",
+        Family::Opt => "OPTConfig",
         Family::Falcon => "FalconConfig",
         Family::NanoChat => "NanoChatConfig",
         Family::Mpt => "MptConfig",

@@ -283,6 +283,12 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
         let kind = if is_layer_norm { Value::Null } else { reading.decided("norm_type").1 };
         insert("norm_type", "norm_type", kind);
     }
+    // OPT: the embedding may be of another width.
+    if reading.reads("word_embed_proj_dim") {
+        let width = reading.decided("word_embed_proj_dim").1;
+        let is_whole = width.is_null() || width == reading.decided("hidden_size").1;
+        insert("word_embed_proj_dim", "word_embed_proj_dim", if is_whole { Value::Null } else { width });
+    }
     // GPT-J: a number of dimensions. The class itself fails without it.
     if reading.reads("rotary_dim") && !is_rotary(reading) {
         let share = reading.number("rotary_dim").map(|rotating| rotating / (2 * half) as f64);

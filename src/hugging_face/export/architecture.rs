@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | is a GPT-2 | `GPT2LMHeadModel` | no window, no experts |
 //! | is a Bloom | `BloomForCausalLM` | tanh GELU, a feed-forward network four times as wide as the model, no window, no experts |
+//! | is an OPT | `OPTForCausalLM` | an epsilon of 1e-5, no window, no experts |
 //! | is a GPTBigCode | `GPTBigCodeForCausalLM` | no window, no experts |
 //! | is a Baichuan | `BaichuanForCausalLM`, whose code is published with its weights and not in `transformers` | no window, and a plain head: the published code divides by the length without an epsilon |
 //! | is a PanGu-α | `GPTPanguForCausalLM`, the same | no window, no experts |
@@ -167,7 +168,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let is_mpt = name == "mpt";
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.layer.intermediate_size != 4 * model.hidden_size;
-    let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
+    let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu" | "opt");
     let of_experts = model.mixture.as_ref().map(|mixture| match is_dense {
         true => vec!["experts"],
         false => lacks_of_experts(name, mixture),
@@ -224,7 +225,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             differs(class, "lm_head_has_bias", model),
             if model.head_bias { "bias of the head" } else { "head without a bias" },
         ),
-        (name == "olmo" && model.norm_eps != 1e-5, "rms_norm_eps other than 1e-5"),
+        (matches!(name, "olmo" | "opt") && model.norm_eps != 1e-5, "rms_norm_eps other than 1e-5"),
         (has_other_residual(class, model), "feed-forward networks beside attention in this way"),
         (
             matches!(name, "gpt_neox" | "gptj" | "phi") && !(model.gate_up_bias && model.down_bias),
@@ -349,7 +350,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
 
 /// Biases of layers, each with whether `model` has it and the class does not.
 fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4] {
-    let has_none = !matches!(class, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu");
+    let has_none = !matches!(class, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu" | "opt");
     let all_of_mlp = model.gate_up_bias && model.down_bias;
     let [all_of_attention, all_of_mlp] = match class {
         "llama" | "granite" | "hyperclovax" | "smollm3" | "arcee" | "nemotron" | "jais2" | "gpt_neox"

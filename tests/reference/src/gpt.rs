@@ -323,7 +323,6 @@ pub(super) fn accumulate(grads: &mut Weights, name: &str, gradient: Vec<f64>) {
     grads.insert(name.to_owned(), sum);
 }
 
-pub(super) const POSITIONS: &str = "transformer.wpe.weight";
 pub(super) const QUERIES: &str = "transformer.wqe.weight";
 pub(super) const HEAD: &str = "lm_head.weight";
 pub(super) const HEAD_BIAS: &str = "lm_head.bias";
@@ -353,7 +352,9 @@ pub(super) fn forward(
     assert_len("positions", positions, tokens.len());
     let mut x = shape.embedded(weights, tokens); // (N, D)
     if shape.position_rows() > 0 {
-        x = shape.storage.store(add(&x, &embedding(&weights[POSITIONS], positions, shape.hidden_size)));
+        let rows = shape.rows_of_positions(positions);
+        let rows = embedding(&weights[shape.position_table()], &rows, shape.hidden_size);
+        x = shape.storage.store(add(&x, &rows));
     }
     let embedded = x.clone();
     if shape.variant.embedding_norm {

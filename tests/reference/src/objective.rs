@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::block::{FeedForward, SharedGradients};
 use super::embedding::embedding_backward;
-use super::gpt::{HEAD_BIAS, POSITIONS, Shape, Weights, accumulate, forward};
+use super::gpt::{HEAD_BIAS, Shape, Weights, accumulate, forward};
 use super::linear_cross_entropy::biased_linear_cross_entropy;
 use super::mixture::{Losses, Memory};
 use super::multi_token::MtpModules;
@@ -143,7 +143,8 @@ pub(super) fn with_seeds(
     accumulate(&mut grads, shape.embedding(), shape.embedded_backward(&dx, tokens));
     let rows = shape.position_rows();
     if rows > 0 {
-        accumulate(&mut grads, POSITIONS, embedding_backward(&dx, positions, rows, hidden_size));
+        let dtable = embedding_backward(&dx, &shape.rows_of_positions(positions), rows, hidden_size);
+        accumulate(&mut grads, shape.position_table(), dtable);
     }
     let blocks = last.blocks.iter().chain(depths.iter().map(|depth| &depth.block)).enumerate();
     let largest_scores = blocks

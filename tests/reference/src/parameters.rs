@@ -1,7 +1,7 @@
 //! Names and sizes of the tensors of a model.
 
 use super::block::SINKS;
-use super::gpt::{Architecture, HEAD, HEAD_BIAS, Layer, POSITIONS, QUERIES, Shape};
+use super::gpt::{Architecture, HEAD, HEAD_BIAS, Layer, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
 use super::variant::{NormBias, Norms, Parallel, QkNorm};
@@ -22,7 +22,7 @@ impl Shape {
         let (hidden, names) = (self.hidden_size, self.names());
         let positions = self.position_rows();
         let mut list = vec![(self.embedding().to_owned(), self.vocab_size * hidden)];
-        list.extend((positions > 0).then(|| (POSITIONS.to_owned(), positions * hidden)));
+        list.extend((positions > 0).then(|| (self.position_table().to_owned(), positions * hidden)));
         list.extend(self.variant.query_layer.then(|| (QUERIES.to_owned(), positions * hidden)));
         let add = |list: &mut Vec<(String, usize)>, name: String, weights: usize, biases: usize| {
             list.extend([(format!("{name}.weight"), weights), (format!("{name}.bias"), biases)]);

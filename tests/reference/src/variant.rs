@@ -88,6 +88,9 @@ pub enum Norms {
     Both,
 }
 
+/// Rows of OPT's table of positions before that of position 0.
+pub const SKIPPED: u32 = 2;
+
 /// What the tensors of a model are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
@@ -103,6 +106,8 @@ pub enum Naming {
     BigCode,
     /// GPT-2's, but stored (out, in), and q, k and v as three tensors.
     Pangu,
+    /// Those of OPT, stored (out, in), whose table of positions has [`SKIPPED`] rows before that of the first.
+    Opt,
 }
 
 /// The names of the layers of a block.
@@ -151,6 +156,7 @@ impl Shape {
     pub(super) fn embedding(&self) -> &'static str {
         match (self.variant.naming, self.architecture) {
             (Naming::Bloom, _) => "transformer.word_embeddings.weight",
+            (Naming::Opt, _) => "model.decoder.embed_tokens.weight",
             (_, Architecture::Llama) => "model.embed_tokens.weight",
             (_, Architecture::Gpt2 { .. }) => "transformer.wte.weight",
         }
@@ -160,8 +166,25 @@ impl Shape {
     pub(super) fn final_norm(&self) -> &'static str {
         match self.architecture {
             Architecture::Llama => "model.norm",
+            Architecture::Gpt2 { .. } if self.variant.naming == Naming::Opt => {
+                "model.decoder.final_layer_norm"
+            }
             Architecture::Gpt2 { .. } => "transformer.ln_f",
         }
+    }
+
+    /// The name of the table of positions.
+    pub(super) fn position_table(&self) -> &'static str {
+        match self.variant.naming {
+            Naming::Opt => "model.decoder.embed_positions.weight",
+            _ => "transformer.wpe.weight",
+        }
+    }
+
+    /// The rows of that table for tokens at `positions`.
+    pub(super) fn rows_of_positions(&self, positions: &[u32]) -> Vec<u32> {
+        let skipped = if self.variant.naming == Naming::Opt { SKIPPED } else { 0 };
+        positions.iter().map(|position| position + skipped).collect()
     }
 
     /// The name of the norm of the embedded tokens.
@@ -176,6 +199,7 @@ impl Shape {
             (Naming::Baichuan, _) => &BAICHUAN,
             (Naming::Glm, _) => &GLM,
             (Naming::Pangu, _) => &PANGU,
+            (Naming::Opt, _) => &OPT,
             (_, Architecture::Llama) if self.variant.norms == Norms::Both => {
                 let is_gemma = self.variant.zero_centered_norms || self.variant.layer_scalars;
                 if is_gemma { &GEMMA2 } else { &HYPER_CLOVA }
@@ -268,6 +292,15 @@ const GPT2: Names = Names {
 };
 const PANGU: Names =
     Names { qkv: &["attn.q_proj", "attn.k_proj", "attn.v_proj"], out: "attn.out_proj", ..GPT2 };
+const OPT: Names = Names {
+    layers: "model.decoder.layers",
+    attention_norm: "self_attn_layer_norm",
+    out: "self_attn.out_proj",
+    ffn_norm: "final_layer_norm",
+    up: &["fc1"],
+    down: "fc2",
+    ..LLAMA
+};
 const BLOOM: Names = Names {
     layers: "transformer.h",
     attention_norm: "input_layernorm",

@@ -265,6 +265,7 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     });
     let big_code = ModelConfig { family: Family::BigCode, ..gpt2.clone() };
     models.push(big_code.with_layers(|layer| layer.num_kv_heads = 1));
+    models.push(ModelConfig { family: Family::Opt, ..gelu(Gelu::Relu) });
     models.push(ModelConfig { family: Family::Pangu, ..gpt2 }.with_query_table());
     let baichuan = ModelConfig { family: Family::Baichuan, ..llama() };
     let baichuan = baichuan.with_layers(|layer| layer.num_kv_heads = 4);

@@ -45,7 +45,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 27] = [
+const TYPES: [TypeEntry; 28] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -148,6 +148,15 @@ const TYPES: [TypeEntry; 27] = [
         defaults: |config| config.activation = Activation::Gelu(Gelu::Fast),
         check: |model, _| model.config = model.config.clone().with_query_table(),
         family: Family::Pangu,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "OPTConfig",
+        about: "OPT (Zhang et al., 2022): a GPT-2 with ReLU, whose files hold two more rows of positions.",
+        base: GPT2,
+        defaults: |config| config.activation = Activation::Gelu(Gelu::Relu),
+        family: Family::Opt,
+        fits: is_dense,
         ..PLAIN
     },
     TypeEntry {

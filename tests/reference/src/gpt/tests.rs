@@ -4,7 +4,7 @@ use super::*;
 use crate::gradient_check::{assert_close, assert_gradient};
 use crate::random::Random;
 use crate::rope_scaling::Scaling;
-use crate::variant::{Naming, NormBias, Norms, Parallel, QkNorm, Variant};
+use crate::variant::{Naming, NormBias, Norms, Parallel, QkNorm, SKIPPED, Variant};
 
 const LLAMA: Shape = Shape {
     variant: Variant::PLAIN,
@@ -74,6 +74,11 @@ const BIG_CODE: Shape =
 const PANGU: Shape = Shape {
     architecture: Architecture::Gpt2 { positions: 12, activation: Gelu::Fast },
     variant: Variant { naming: Naming::Pangu, query_layer: true, ..Variant::PLAIN },
+    ..GPT2
+};
+const OPT: Shape = Shape {
+    architecture: Architecture::Gpt2 { positions: 12 + SKIPPED as usize, activation: Gelu::Relu },
+    variant: Variant { naming: Naming::Opt, ..Variant::PLAIN },
     ..GPT2
 };
 const GEMMA: Shape =
@@ -220,6 +225,7 @@ fn every_gradient_is_the_finite_difference() {
         BAICHUAN,
         BIG_CODE,
         PANGU,
+        OPT,
         DEEPSEEK,
         Shape { latent: Some(LatentAttention { q_rank: None, ..LATENT }), window: Some(2), ..DEEPSEEK },
         Shape { window: Some(2), ..LLAMA },
@@ -305,7 +311,7 @@ fn a_learned_position_moves_every_logit() {
         logits(&GPT2, weights, &GPT2.memories(), &tokens, positions, T)
     };
     assert_ne!(at(&POSITIONS.map(|p| p.min(10)), &weights)[..11], at(&[1; 2 * T], &weights)[..11]);
-    weights.insert(super::POSITIONS.to_owned(), vec![0.0; 12 * 7]);
+    weights.insert(GPT2.position_table().to_owned(), vec![0.0; 12 * 7]);
     assert_eq!(at(&POSITIONS, &weights), at(&[1; 2 * T], &weights));
 }
 
