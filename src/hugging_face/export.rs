@@ -186,6 +186,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
             let linear = |layer: &LayerConfig| if layer.linear.is_some() { LINEAR } else { FULL };
             let mut own = entries(own_keys(name, model));
+            own.remove("hidden_act"); // which says the activation of the convolution, too
             own.insert("layer_types".into(), layers.iter().map(|layer| linear(layer)).collect());
             own.into()
         }

@@ -43,7 +43,8 @@ pub fn add_embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], skipped:
     look_up(rec, ids, table, (first_row_after(skipped), None), y, true);
 }
 
-/// The number of the first row of a table, of whose rows the first `skipped` come before row 0: numbers of rows wrap around.
+/// The number of the first row of a table, of whose rows the first `skipped` come before row 0: numbers of rows wrap
+/// around.
 pub fn first_row_after(skipped: u32) -> u32 {
     0u32.wrapping_sub(skipped)
 }

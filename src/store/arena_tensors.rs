@@ -6,9 +6,9 @@
 //!
 //! Checkpoints hold tensors from which `transformers` computes the same. A `Piece` of a `Spec` has a tensor's name and
 //! says how the tensor differs from what the arena holds: GPT-2's matrices are transposed; heads that rotate in
-//! interleaved pairs are permuted into Hugging Face's halves, except in families whose files have pairs too, and those of
-//! nanochat have their halves swapped; files of Bloom, GPT-NeoX and Falcon have q, k and v group by group of heads; and in
-//! those of gpt-oss all experts are one tensor.
+//! interleaved pairs are permuted into Hugging Face's halves, except in families whose files have pairs too, and those
+//! of nanochat have their halves swapped; files of Bloom, GPT-NeoX and Falcon have q, k and v group by group of heads;
+//! and in those of gpt-oss all experts are one tensor.
 
 use super::lora::{self, ComputedTensors};
 use super::peft_modules;
@@ -262,8 +262,8 @@ struct Home<'a> {
 }
 
 impl<'a> Homes<'a> {
-    /// Where each piece of a parameter is; `None` if no file has it, though it has pieces. A tensor's name is `prefix` followed by the name
-    /// of the piece. Parameters that trained beside adapters are in the adapters' file.
+    /// Where each piece of a parameter is; `None` if no file has it, though it has pieces. A tensor's name is `prefix`
+    /// followed by the name of the piece. Parameters that trained beside adapters are in the adapters' file.
     ///
     /// # Errors
     /// Some pieces are there, and others are missing.

@@ -50,9 +50,9 @@ impl<'p> Tape<'_, 'p> {
         self.looked_up(ids, order, (table, factor), first, y, &[])
     }
 
-    /// x (N, D) + rows of `table` (V, D) by id, where the first `skipped` rows have no id, in place: `x` must have no other
-    /// reader. `order` (1, N): token indices sorted by id. If x is one term of a sum, only the rank with `adds` adds the rows, and all ranks have their
-    /// gradient.
+    /// x (N, D) + rows of `table` (V, D) by id, where the first `skipped` rows have no id, in place: `x` must have no
+    /// other reader. `order` (1, N): token indices sorted by id. If x is one term of a sum, only the rank with `adds`
+    /// adds the rows, and all ranks have their gradient.
     #[track_caller]
     pub fn add_embedding(
         &mut self,

@@ -100,6 +100,9 @@ FOLDERS = {
     "stablelm": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True, **shapes.SHARE}, "lora_rank: 2, target_modules: '.*_proj'"),
     "cohere": ("cohere", {"logit_scale": 0.3, **shapes.ROPE}, "lora_rank: 3, target_modules: '.*_proj'"),
     "gpt_neox": ("gpt_neox", shapes.SHARE, "lora_rank: 3, target_modules: 'query_key_value|dense|dense_h_to_4h|dense_4h_to_h'"),
+    "cohere2": ("cohere2", {"sliding_window": 7, "logit_scale": 0.3, **shapes.ROPE}, "lora_rank: 2, target_modules: '.*_proj'"),
+    "arcee": ("arcee", shapes.ROPE, "lora_rank: 3, target_modules: '.*_proj'"),
+    "jais2": ("jais2", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
     "olmo": ("olmo", shapes.ROPE, "lora_rank: 3, target_modules: '.*_proj'"),
     "falcon": (
         "falcon",

@@ -52,7 +52,8 @@ pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -
             said.value = Value::Null;
         }
     }
-    if let Some(Fact { value: Value::String(word), .. }) = facts.get_mut("hidden_act") {
+    for fact in ["hidden_act", "linear_activation"] {
+        let Some(Fact { value: Value::String(word), .. }) = facts.get_mut(fact) else { continue };
         // Gemma's first files say `gelu` and mean the form by tanh.
         if reading.class.name == "gemma" && word == "gelu" {
             *word = "gelu_new".to_string();
@@ -323,8 +324,8 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
     }
 }
 
-/// Whether `key` of MPT's section `attn_config` says what is computed here. What the class of `transformers` passes over,
-/// such as a norm of q and k, the code that was published with the weights computes.
+/// Whether `key` of MPT's section `attn_config` says what is computed here. What the class of `transformers` passes
+/// over, such as a norm of q and k, the code that was published with the weights computes.
 fn is_of_mpt(key: &str, value: &Value) -> bool {
     match key {
         "alibi" => *value == true,

@@ -291,6 +291,10 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (has_linear && !model.zero_centered_norms, "norms that multiply by w"),
         (differs(class, "attention_output_gate", model), "attention with such an output"),
         (name == "qwen3_next" && model.mixture.is_none(), "form without experts"),
+        (
+            model.has_linear_attention() && model.activation != Activation::Gated(Gate::Silu),
+            "activation but SiLU beside linear attention",
+        ),
         (name != "gemma2" && model.score_cap.is_some(), "soft cap of attention scores"),
         (name != "gpt_oss" && is_clamped, "clamped gate"),
         (name == "gpt_oss" && !is_clamped, "gate but the clamped one"),
@@ -322,17 +326,18 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "head_dim of its own",
         ),
         (
-            matches!(
-                name,
-                "olmo2"
-                    | "olmo3"
-                    | "olmoe"
-                    | "hunyuan_v1_dense"
-                    | "hunyuan_v1_moe"
-                    | "gemma4_text"
-                    | "nanochat"
-            ) && !model.qk_norm
-                || has_linear && !model.qk_norm,
+            (has_linear
+                || matches!(
+                    name,
+                    "olmo2"
+                        | "olmo3"
+                        | "olmoe"
+                        | "hunyuan_v1_dense"
+                        | "hunyuan_v1_moe"
+                        | "gemma4_text"
+                        | "nanochat"
+                ))
+                && !model.qk_norm,
             "attention without QK-norm",
         ),
         // The class's norms of latent vectors do not read `rms_norm_eps`.

@@ -2,7 +2,8 @@ pub(in crate::hugging_face) mod mixture;
 
 use super::*;
 use crate::model::config::{
-    Activation, Factors, Gate, Gelu, LatentAttention, NormPlacement, Positions, QkNorm, Sizes, Values,
+    Activation, Factors, Gate, Gelu, LatentAttention, LinearAttention, NormPlacement, Positions, QkNorm,
+    Sizes, Values,
 };
 
 fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
@@ -136,6 +137,20 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     };
     let lacks = "no factor of the scores but one over the root of a whole number";
     expect(odd, "Gemma2ForCausalLM", Some(lacks));
+    let heads = LinearAttention { heads: 4, key_heads: 2, key_dim: 8, value_dim: 12, conv_width: 4 };
+    let qwen = |model: ModelConfig| {
+        let gated = ModelConfig { attention_gate: true, zero_centered_norms: true, ..model };
+        gated.with_each_layer(|number, layer| layer.linear = (number == 0).then_some(heads))
+    };
+    expect(qwen(with(false, true, None)), "Qwen3_5ForCausalLM", None);
+    let types = hugging_face_config(&qwen(with(false, true, None)))["layer_types"].clone();
+    assert_eq!((&types[0], &types[1]), (&json!("linear_attention"), &json!("full_attention")));
+    expect(qwen(plain.clone()), "Qwen3_5ForCausalLM", Some("no attention without QK-norm"));
+    let ungated = ModelConfig { attention_gate: false, ..qwen(with(false, true, None)) };
+    expect(ungated, "Qwen3_5ForCausalLM", Some("no attention with such an output"));
+    let by_gelu =
+        ModelConfig { activation: gemma(plain.clone()).activation, ..qwen(with(false, true, None)) };
+    expect(by_gelu, "Qwen3_5ForCausalLM", Some("no activation but SiLU beside linear attention"));
     let olmo = |model: ModelConfig| ModelConfig {
         norm_placement: NormPlacement::After,
         qk_norm: true,

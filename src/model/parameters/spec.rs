@@ -188,8 +188,8 @@ pub struct RowGroups {
     pub is_reversed: bool,
 }
 
-/// Heads of q and k whose dimensions files hold in another order. Permuting both in the same way keeps their products, so
-/// the model in the file is the same.
+/// Heads of q and k whose dimensions files hold in another order. Permuting both in the same way keeps their products,
+/// so the model in the file is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReorderedHeads {
     /// The order in files.
@@ -203,11 +203,11 @@ pub struct ReorderedHeads {
 /// The order of the rotating dimensions of a head in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadOrder {
-    /// Halves of a head that rotates in interleaved pairs, (2i, 2i + 1): most models of Hugging Face rotate in halves, (i,
-    /// i + rotary_dim / 2).
+    /// Halves of a head that rotates in interleaved pairs, (2i, 2i + 1): most models of Hugging Face rotate in halves,
+    /// (i, i + rotary_dim / 2).
     Halves,
-    /// The second half before the first: nanochat rotates backwards, which is to rotate forwards from the second half to
-    /// the first.
+    /// The second half before the first: nanochat rotates backwards, which is to rotate forwards from the second half
+    /// to the first.
     Swapped,
 }
 

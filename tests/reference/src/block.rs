@@ -22,7 +22,7 @@ use super::layer_norm::{layer_norm, layer_norm_backward};
 use super::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
 use super::mixture::Memory;
 use super::rms_norm::{rms_norm, rms_norm_backward};
-use super::variant::{Names, NormBias, Norms, Parallel};
+use super::variant::{Names, NormBias, Norms, Parallel, QkNorm};
 use super::vector::{add, scaled};
 use softmax::Softmax;
 

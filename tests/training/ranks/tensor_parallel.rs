@@ -36,8 +36,8 @@ fn layers_that_differ() {
     train_as_one(layers, &[TENSOR, SEQUENCE], &ONCE);
 }
 
-/// Factors of what each rank adds to, looks up and multiplies by; biases are added by the first rank, but for that of the
-/// head, of which each has its own part.
+/// Factors of what each rank adds to, looks up and multiplies by; biases are added by the first rank, but for that of
+/// the head, of which each has its own part.
 #[test]
 fn factors() {
     let keys = [

@@ -366,6 +366,17 @@ fn our_own_checkpoints_load_again() {
     }
 }
 
+/// What a class lacks is asked of each model that is exported as it: a wrong answer would leave a note in all its files.
+#[test]
+fn each_class_that_is_written_says_some_model_without_a_note() {
+    let configs: Vec<_> = exported().iter().map(hugging_face_config).collect();
+    let whole = |class: &&Class| {
+        configs.iter().any(|config| config["model_type"] == class.name && config.get(NOTE).is_none())
+    };
+    let missing: Vec<_> = written().filter(|class| !whole(class)).map(|class| &class.name).collect();
+    assert_eq!(missing, [""; 0]);
+}
+
 /// DeepSeek's own code lets gates sum to 1 where the key says so, and transformers leaves them as they are.
 #[test]
 fn gates_of_deepseek_v2_that_two_programs_compute_differently_are_refused() {

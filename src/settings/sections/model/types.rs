@@ -5,9 +5,9 @@
 //! dialect (`settings/dialect/mindformers/classes.tsv`) knows which classes of MindFormers are of which type, what
 //! other keys they have, and which classes stay out.
 //!
-//! To add a type that our layers compute, write an entry in [`TYPES`], its class there, a row in
-//! `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a
-//! line in `tests/transformers/compare.py`.
+//! CONTRIBUTING.md ("A new family") has all places of a new type. One that MindFormers has, too, is a row in
+//! `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a line in
+//! `tests/transformers/compare.py`.
 
 use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS, GPT2, LLAMA, Model};
 use crate::model::config::{
@@ -45,7 +45,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 28] = [
+const TYPES: [TypeEntry; 29] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -223,8 +223,8 @@ const TYPES: [TypeEntry; 28] = [
     },
     TypeEntry {
         word: "FalconConfig",
-        about: "Falcon: a Llama with LayerNorm, GELU without a gate, a tied head, and files that hold the queries of each \
-                key and value head beside these.",
+        about: "Falcon: a Llama with LayerNorm, GELU without a gate, a tied head, and files that hold the queries of \
+                each key and value head beside these.",
         defaults: |config| {
             (config.norm, config.activation) = (Norm::LayerNorm, Activation::Gelu(Gelu::Exact));
             config.tie_word_embeddings = true;
@@ -236,8 +236,8 @@ const TYPES: [TypeEntry; 28] = [
     },
     TypeEntry {
         word: "GPTJConfig",
-        about: "GPT-J: a Llama with LayerNorm, GELU without a gate, biases of the feed-forward layers and of the head, and heads \
-                that rotate in interleaved pairs, in its files too.",
+        about: "GPT-J: a Llama with LayerNorm, GELU without a gate, biases of the feed-forward layers and of the head, \
+                and heads that rotate in interleaved pairs, in its files too.",
         defaults: |config| {
             (config.norm, config.activation) = (Norm::LayerNorm, Activation::Gelu(Gelu::Tanh));
             (config.gate_up_bias, config.down_bias, config.head_bias) = (true, true, true);
@@ -250,8 +250,8 @@ const TYPES: [TypeEntry; 28] = [
     },
     TypeEntry {
         word: "PhiConfig",
-        about: "Phi-1, Phi-1.5 and Phi-2: a Llama with LayerNorm, GELU without a gate, and a bias in every linear layer, the head \
-                included.",
+        about: "Phi-1, Phi-1.5 and Phi-2: a Llama with LayerNorm, GELU without a gate, and a bias in every linear \
+                layer, the head included.",
         defaults: |config| {
             (config.norm, config.activation) = (Norm::LayerNorm, Activation::Gelu(Gelu::Tanh));
             (config.qkv_bias, config.output_bias) = (true, true);
@@ -264,8 +264,8 @@ const TYPES: [TypeEntry; 28] = [
     },
     TypeEntry {
         word: "MptConfig",
-        about: "MPT: a Llama with LayerNorm without a bias, GELU without a gate, a tied head, and scores of attention that fall with \
-                distance (ALiBi) instead of rotary positions. Its files hold q, k and v as one tensor.",
+        about: "MPT: a Llama with LayerNorm without a bias, GELU without a gate, a tied head, and scores of attention \
+                that fall with distance (ALiBi) instead of rotary positions. Its files hold q, k and v as one tensor.",
         defaults: |config| {
             (config.norm, config.norm_bias) = (Norm::LayerNorm, false);
             (config.activation, config.positions) = (Activation::Gelu(Gelu::Exact), Positions::Alibi);
@@ -277,8 +277,8 @@ const TYPES: [TypeEntry; 28] = [
     },
     TypeEntry {
         word: "NanoChatConfig",
-        about: "nanochat: a Llama whose norms have no weights, with a norm of the embedded tokens and ReLU² without a gate. Its \
-                whole heads rotate backwards, which its files say by no key.",
+        about: "nanochat: a Llama whose norms have no weights, with a norm of the embedded tokens and ReLU² without a \
+                gate. Its whole heads rotate backwards, which its files say by no key.",
         defaults: |config| {
             (config.norm_weight, config.embedding_norm) = (false, true);
             config.activation = Activation::Gelu(Gelu::ReluSquared);
