@@ -155,8 +155,11 @@ impl Exporting<'_> {
 
     /// The values of a tensor, put together from `parts`, each of which holds some of its rows.
     fn assembled(&self, info: &TensorInfo, parts: &[String]) -> Result<Vec<f32>> {
-        let total = info.shape.first().copied().unwrap_or(1);
-        let width = info.shape.iter().skip(1).product::<usize>();
+        // The rows of several matrices follow one another.
+        let (total, width) = match &info.shape[..] {
+            [rows @ .., width] if !rows.is_empty() => (rows.iter().product(), *width),
+            vector => (vector.iter().product(), 1),
+        };
         let mut values = vec![0.0; total * width];
         let mut missing = total;
         for part in parts {

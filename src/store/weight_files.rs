@@ -68,6 +68,24 @@ pub(super) fn name_of(dtype: Dtype) -> &'static str {
     }
 }
 
+/// A projection of one expert in a tensor (experts, rows, columns) of all of them.
+#[derive(Clone, Copy)]
+struct ExpertPart {
+    number: usize,
+    /// The half of its rows, if gate and up are one after the other.
+    half: Option<usize>,
+}
+
+impl ExpertPart {
+    /// Its rows among the `total` rows of `experts` experts; `None` if there is no such expert.
+    fn rows(self, experts: usize, total: usize) -> Option<Range<usize>> {
+        let rows = total.checked_div(experts).filter(|_| self.number < experts)?;
+        let count = if self.half.is_some() { rows / 2 } else { rows };
+        let first = self.number * rows + self.half.unwrap_or(0) * count;
+        Some(first..first + count)
+    }
+}
+
 impl WeightFiles {
     /// Opens the weights at `path`: a safetensors file, an index, or a folder with either.
     ///
@@ -137,7 +155,11 @@ impl WeightFiles {
     pub fn check(&self, info: &TensorInfo) -> Result<()> {
         let TensorInfo { name, dtype: expected, shape: size } = info;
         let (shape, dtype, _) = self.tensor(name)?;
-        let mut shape = shape.to_vec();
+        let mut shape = match (shape, self.expert(name)) {
+            // The rows of its matrix among those of all experts.
+            (&[experts, rows, columns], Some(_)) => vec![experts * rows, columns],
+            _ => shape.to_vec(),
+        };
         if let Some(rows) = shape.first_mut() {
             *rows = self.rows(name, *rows)?.into_iter().map(|range| range.len()).sum();
         }
@@ -352,6 +374,13 @@ impl WeightFiles {
     /// # Errors
     /// Those of [`Published::rows`].
     pub fn rows(&self, name: &str, total: usize) -> Result<Vec<Range<usize>>> {
+        if let Some((stored, part)) = self.expert(name) {
+            let (shape, ..) = self.tensor(stored)?;
+            let rows = part.rows(shape.first().copied().unwrap_or(0), total);
+            let error =
+                || Error::file(&self.path, format!("`{stored}` {shape:?} holds no `{name}`; {OTHER_MODEL}"));
+            return rows.map(|rows| std::iter::once(rows).collect()).ok_or_else(error);
+        }
         match (self.place(name), &self.published) {
             (Some((_, cut)), Some(published)) => published.rows(cut, total, &self.path),
             _ => Ok(std::iter::once(0..total).collect()),
@@ -365,7 +394,24 @@ impl WeightFiles {
             let place = self.published.as_ref()?.place(name)?;
             Some((self.stored_name(&place.name)?, place.cut))
         };
-        self.stored_name(name).map(|stored| (stored, Cut::Whole)).or_else(of_layout)
+        let of_expert = || self.expert(name).map(|(stored, _)| (stored, Cut::Whole));
+        self.stored_name(name).map(|stored| (stored, Cut::Whole)).or_else(of_layout).or_else(of_expert)
+    }
+
+    /// The tensor of all experts that holds the projection `name` of one, and which part of it, in files without a
+    /// tensor of that name: those in which Qwen3.5 was published.
+    fn expert(&self, name: &str) -> Option<(&str, ExpertPart)> {
+        let (module, of_one) = name.strip_suffix(".weight")?.split_once(".experts.")?;
+        let (number, projection) = of_one.split_once('.')?;
+        let (stored, half) = match projection {
+            "gate_proj" => ("gate_up_proj", Some(0)),
+            "up_proj" => ("gate_up_proj", Some(1)),
+            "down_proj" => ("down_proj", None),
+            _ => return None,
+        };
+        let part = ExpertPart { number: number.parse().ok()?, half };
+        let stored = self.stored_name(&format!("{module}.experts.{stored}"))?;
+        self.stored_name(name).is_none().then_some((stored, part))
     }
 
     /// The name in the files of the tensor that a whole model calls `name`: the same name, the name without a prefix,
@@ -422,5 +468,41 @@ mod tests {
         let other = TensorInfo { shape: vec![2, 2, 32], ..wanted };
         let error = files.check(&other).expect_err("another shape").to_string();
         assert!(error.contains("is F4 [2, 32, 2] there"), "{error}");
+    }
+
+    /// Two experts of 3 inputs and 2 inner columns: gate and up of both in one tensor, in which each expert has its rows.
+    #[test]
+    fn an_expert_is_found_among_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = "model.language_model.layers.0.mlp.experts";
+        let info = |name: &str, shape: &[usize]| TensorInfo {
+            name: format!("{prefix}.{name}"),
+            dtype: Dtype::F32,
+            shape: shape.to_vec(),
+        };
+        let infos = [info("down_proj", &[2, 3, 2]), info("gate_up_proj", &[2, 4, 3])];
+        let values: Vec<f32> = (0..24u8).map(f32::from).collect();
+        let path = folder.path().join(MODEL);
+        TensorFile::write(&path, &infos, HashMap::new(), |index, sink| {
+            sink.put(bytemuck::cast_slice(&values[..if index == 0 { 12 } else { 24 }]))
+        })
+        .unwrap();
+        let files = WeightFiles::open(&path).unwrap();
+        let of = |name: &str, shape: [usize; 2]| {
+            let name = format!("model.layers.0.mlp.experts.{name}.weight");
+            let info = TensorInfo { name: name.clone(), dtype: Dtype::F32, shape: shape.to_vec() };
+            files.check(&info).and_then(|()| files.values(&name))
+        };
+        assert_eq!(of("0.gate_proj", [2, 3]).unwrap(), values[..6]);
+        assert_eq!(of("1.gate_proj", [2, 3]).unwrap(), values[12..18]);
+        assert_eq!(of("1.up_proj", [2, 3]).unwrap(), values[18..]);
+        assert_eq!(of("1.down_proj", [3, 2]).unwrap(), values[6..12]);
+        for (name, shape) in [("2.up_proj", [2, 3]), ("1.up_proj", [4, 3])] {
+            let error = of(name, shape).expect_err("another model").to_string();
+            assert!(
+                error.contains("gate_up_proj` [2, 4, 3] holds no") || error.contains("[2, 3] there"),
+                "{error}"
+            );
+        }
     }
 }
