@@ -155,6 +155,7 @@ pub fn gated_delta_rule(
     let of_state = final_state.map(|state| state.bind_with_offset("final_state", Element::F32));
     let state_offset = final_state.map_or(0, |state| state.offset4());
     let is_software = rec.capabilities().tier == Tier::Software;
+    shape.assert_turns(rec);
     let parts = if is_software { vec![shape.whole()] } else { shape.parts(rec, inputs.qk.rows, false) };
     for part in parts {
         let params = Params {
@@ -196,6 +197,7 @@ pub fn gated_delta_rule_backward(
     shape.assert_inputs(inputs);
     shape.assert_inputs(gradients);
     shape.assert_values("dout", dout, inputs);
+    shape.assert_turns(rec);
     let element = inputs.qk.element;
     let dout_binding = dout.bind_with_offset("dout", element);
     for part in shape.parts(rec, inputs.qk.rows, true) {
@@ -348,6 +350,18 @@ impl GatedDeltaRule {
 
     fn whole(&self) -> Part {
         Part { first_head: 0, heads: self.heads }
+    }
+
+    /// Software adapters walk a sequence in one loop, a turn for each token beside one for each chunk.
+    #[track_caller]
+    fn assert_turns(&self, rec: &Recorder) {
+        let turns = u64::from(self.tokens) + u64::from(self.chunks());
+        let most = rec.capabilities().most_turns();
+        assert!(
+            turns <= most,
+            "{} tokens of a sequence, which a loop of {most} turns cannot walk",
+            self.tokens
+        );
     }
 
     #[track_caller]
