@@ -105,7 +105,12 @@ fn rotated_models_write_as_the_reference() {
     writes_as_alone_and_as_the_reference(&trained_model(Setup::new("llama", "")), &Tier::EVERYWHERE);
     let qwen = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True";
     let factors = Setup::new("factors", &format!("{FACTORS}, hidden_act: gelu_new"));
-    write_as_the_reference([Setup::new("qwen", qwen), Setup::new("window", "sliding_window: 7"), factors]);
+    write_as_the_reference([
+        Setup::new("qwen", qwen),
+        Setup::new("window", "sliding_window: 7"),
+        factors,
+        Setup::of_shared_keys("shared keys", ""),
+    ]);
     let qk_norm = |name, kind: &str| {
         Setup::new(name, &format!("use_qk_norm: True, qk_norm_kind: {kind}, n_kv_heads: 2"))
     };
@@ -117,7 +122,6 @@ fn rotated_models_write_as_the_reference() {
         Setup::new("norms after", "norm_placement: after, n_kv_heads: 2"),
         qk_norm("all heads", "all_heads"),
         qk_norm("rotated heads", "rotated_heads"),
-        Setup::of_shared_keys("shared keys", ""),
     ];
     let layer_norm = "normalization: LayerNorm, gated_linear_unit: False";
     write_as_the_reference([

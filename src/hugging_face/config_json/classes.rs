@@ -249,6 +249,12 @@ pub(in crate::hugging_face) fn named(name: &str) -> &'static Class {
     class.or_else(|| TABLE.parts.get(name)).expect("a row of classes.json")
 }
 
+/// The classes that our own files may name.
+#[cfg(test)]
+pub(in crate::hugging_face) fn written() -> impl Iterator<Item = &'static Class> {
+    TABLE.classes.iter().filter(|class| !class.architecture.is_empty())
+}
+
 /// The class that files name whose tensors are loaded as `kind`, if only one is.
 pub(in crate::hugging_face) fn of_type(kind: &str) -> &'static Class {
     let class = TABLE.classes.iter().find(|class| class.kind == kind && !class.architecture.is_empty());

@@ -178,6 +178,51 @@ fn each_key_that_differs_is_named_with_the_remedy() {
     equal(&config("llama", json!({"rms_norm_eps": 9.999999747378752e-6})), &llama());
 }
 
+/// Keys of the first files, which the classes of today pass over.
+#[test]
+fn keys_of_published_files_are_known() {
+    let file = |kind: &str, keys: Value| {
+        let mut file = small_files().find(|(name, _)| *name == kind).expect("a class").1;
+        keys.as_object().into_iter().flatten().for_each(|(key, value)| file[key] = value.clone());
+        let written = file.as_object().expect("an object").clone();
+        let reading = Reading::of(&written).expect("a class");
+        let unknown = written
+            .iter()
+            .find(|(key, value)| !classes::is_without_effect(key, value) && !theirs::reads(&reading, key));
+        assert!(unknown.is_none(), "{kind}: {unknown:?}");
+        let said = theirs::facts(&reading, 16, 3);
+        let here = classes::always_here();
+        here.iter()
+            .find(|(fact, ours)| said.get(fact.as_str()).is_some_and(|said| said.value != **ours))
+            .map(|(fact, _)| fact.clone())
+    };
+    let attention = json!({"alibi": true, "alibi_bias_max": 8, "attn_impl": "torch", "attn_pdrop": 0, "attn_type": "multihead_attention",
+        "attn_uses_sequence_id": false, "clip_qkv": null, "prefix_lm": false, "qk_ln": false, "softmax_scale": null});
+    let normed = json!({"alibi": true, "qk_ln": true});
+    let off = |key: &str, keys: Value| (keys, Some(key.to_string()));
+    for (kind, (keys, differs)) in [
+        ("gptj", (json!({"rotary": true, "scale_attn_weights": true, "summary_first_dropout": 0.1}), None)),
+        ("gptj", off("rotary", json!({"rotary": false}))),
+        ("falcon", (json!({"alibi": false, "apply_residual_connection_post_layernorm": false}), None)),
+        (
+            "opt",
+            (json!({"activation_dropout": 0.0, "layerdrop": 0.0, "prefix": "</s>", "init_std": 0.02}), None),
+        ),
+        (
+            "mpt",
+            (
+                json!({"attn_config": attention, "init_config": {"init_nonlinearity": "relu"}, "verbose": 0}),
+                None,
+            ),
+        ),
+        ("mpt", off("attn_config", json!({"attn_config": normed}))),
+        ("mpt", off("norm_type", json!({"norm_type": "low_precision_rmsnorm"}))),
+        ("mpt", off("expansion_ratio", json!({"expansion_ratio": 3}))),
+    ] {
+        assert_eq!(file(kind, keys.clone()), differs, "{kind}: {keys}");
+    }
+}
+
 #[test]
 fn a_rotation_is_what_it_computes() {
     let stretched = |scaling| llama().with_layers(|layer| layer.rope_scaling = scaling);

@@ -139,6 +139,10 @@ fn layers_may_differ() {
             "num_kv_shared_layers: not built yet with multi-token prediction; remove it, or `mtp_depth`",
         ),
         (
+            "use_double_wide_mlp: True\n    num_kv_shared_layers: 1\n    intermediate_size: 2000000000",
+            "use_double_wide_mlp: makes feed-forward layers 4000000000 wide, over 2147483648; lower `intermediate_size`",
+        ),
+        (
             "use_double_wide_mlp: True",
             "use_double_wide_mlp: is of layers that share keys and values; remove it, or give `num_kv_shared_layers`",
         ),

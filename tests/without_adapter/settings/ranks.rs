@@ -523,3 +523,17 @@ fn what_ranks_cannot_divide_is_one_line() {
         assert!(line.contains("; write ") || line.contains("; change "), "{line}");
     }
 }
+
+/// Layers that read the keys and values of another stage's.
+#[test]
+fn stages_part_no_layer_from_what_it_reads() {
+    let on = |keys: &str| {
+        answer(&[PARALLEL, "--parallel_config={pipeline_stage: 2, micro_batch_num: 4}", keys], 2)
+    };
+    let accepted = on("--seed=1");
+    assert!(accepted.starts_with("accepted "), "{accepted}");
+    let line = on("--model.model_config.num_kv_shared_layers=1");
+    let what = "puts layer 1 on another stage than layer 0, whose keys and values it reads; write fewer stages, or an \
+                `offset` that keeps them together";
+    assert!(line.lines().count() == 1 && line.ends_with(what), "{line}");
+}

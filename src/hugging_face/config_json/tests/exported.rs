@@ -2,6 +2,7 @@
 
 use super::{equal, faults, llama, refused};
 use crate::hugging_face::config_json::NOTE;
+use crate::hugging_face::config_json::classes::{Class, written};
 use crate::hugging_face::export::hugging_face_config;
 pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};

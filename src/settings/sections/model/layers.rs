@@ -209,6 +209,10 @@ fn check_shared(model: &Model, reader: &Reader<'_>) {
     let message = "is of layers that share keys and values; remove it, or give `num_kv_shared_layers`";
     let is_wide = model.use_double_wide_mlp == Some(true);
     reader.require(&["use_double_wide_mlp", SHARED], shared > 0 || !is_wide, message);
+    let width = model.config.layer.intermediate_size.saturating_mul(2);
+    let message =
+        format!("makes feed-forward layers {width} wide, over {MAX_SIZE}; lower `intermediate_size`");
+    reader.require(&["use_double_wide_mlp", "intermediate_size"], width <= MAX_SIZE || !is_wide, message);
     if shared == 0 {
         return;
     }
