@@ -2,6 +2,7 @@
 //
 //   embedding            gathers rows; with `accumulate` adds them to y
 //                        with `scaled` times a factor, as is the gradient
+//                        with `sliced` a range of the table's columns, as wide as y; the others are not read
 //   embedding_backward   dtable[v] += Σ dy[n] over the tokens n with ids[n] = v;   dy (N, D), dtable (V, D) f32
 //
 // A table over the binding limit is split into parts of whole rows, one launch each, which skips ids outside its part.
@@ -19,6 +20,8 @@ struct Params {
     first_row: u32, // of this part
     rows: u32, // in this part
     factor: f32, // with `scaled`
+    table_stride4: u32, // with `sliced`
+    table_offset4: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -42,6 +45,12 @@ fn place_of(workgroup: vec3<u32>, lane: u32) -> Place {
     return Place(index / groups, (index % groups) * LANES + lane);
 }
 
+// Of a group of columns in a row of the table.
+fn table_place(row: u32, column4: u32) -> u32 {
+    @if(!sliced) { return row * params.stride4 + column4; }
+    @if(sliced) { return row * params.table_stride4 + params.table_offset4 + column4; }
+}
+
 @compute @workgroup_size(LANES)
 fn embedding(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let place = place_of(workgroup, lane);
@@ -51,10 +60,11 @@ fn embedding(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     let row = ids[place.token] - params.first_row; // ids below the part wrap around and fail the test
     if (row < params.rows) {
         let at = place.token * params.stride4 + place.column4;
-        @if(!scaled) let value = table[row * params.stride4 + place.column4];
-        @if(scaled) let value = store4(params.factor * load4(table[row * params.stride4 + place.column4]));
-        @if(accumulate) { y[at] = store4(load4(y[at]) + load4(value)); }
-        @if(!accumulate) { y[at] = value; }
+        let source = table_place(row, place.column4);
+        @if(!scaled && !accumulate) { y[at] = table[source]; }
+        @if(scaled && !accumulate) { y[at] = store4(params.factor * load4(table[source])); }
+        @if(!scaled && accumulate) { y[at] = store4(load4(y[at]) + load4(table[source])); }
+        @if(scaled && accumulate) { y[at] = store4(load4(y[at]) + params.factor * load4(table[source])); }
     }
 }
 
@@ -78,5 +88,5 @@ fn embedding_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(loca
         sum += load4(dy[token * params.stride4 + place.column4]);
     }
     @if(scaled) { sum *= params.factor; }
-    dtable[row * params.stride4 + place.column4] += sum;
+    dtable[table_place(row, place.column4)] += sum;
 }

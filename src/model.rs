@@ -20,6 +20,7 @@ mod modules;
 mod multi_token;
 mod names;
 pub mod parameters;
+mod per_layer;
 pub mod stages;
 
 pub use batch::{AheadTensors, BatchTensors};

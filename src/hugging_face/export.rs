@@ -226,6 +226,8 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
                 "global_head_dim": full.head_dim,
                 "num_global_key_value_heads": full.num_kv_heads,
                 "attention_k_eq_v": full.values == Values::OfKeys,
+                "hidden_size_per_layer_input": model.per_layer_width.unwrap_or(0),
+                "vocab_size_per_layer_input": model.vocab_size,
                 "num_kv_shared_layers": model.kv_readers(),
                 "use_double_wide_mlp": has_wide_readers(model),
             })));

@@ -103,6 +103,9 @@ pub struct ModelConfig {
     pub embedding_norm: bool,
     /// Whether the result of each layer is multiplied by a number of its own, which does not train, as in Gemma 4.
     pub has_layer_scalars: bool,
+    /// Width of the embeddings that each layer has of its own (P), a multiple of 4, as in Gemma 3n and 4; `None`: there
+    /// are none.
+    pub per_layer_width: Option<usize>,
     /// Added to the squared length of each row of the head; the row is divided by the root of the sum (Baichuan 2, Yang
     /// et al. 2023, section 2.3). `None`: rows are not divided.
     pub head_epsilon: Option<f64>,
@@ -232,6 +235,7 @@ impl ModelConfig {
             qk_norm_kind: QkNorm::Heads,
             embedding_norm: false,
             has_layer_scalars: false,
+            per_layer_width: None,
             head_epsilon: None,
             score_cap: None,
             logit_cap: None,

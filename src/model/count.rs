@@ -135,6 +135,7 @@ fn multiplied(config: &ModelConfig, spec: &Spec) -> usize {
             active(config, spec)
         }
         Role::Embedding
+        | Role::LayerEmbedding
         | Role::Positions
         | Role::Head
         | Role::Vector

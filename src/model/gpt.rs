@@ -8,7 +8,7 @@
 //!
 //! What may differ between layers is read from [`ModelConfig::layer`](super::config::ModelConfig::layer).
 //!
-//! Layers may read the keys and values of an earlier one ([`SharedKeys`]): their first product makes queries alone, which
+//! Layers may read the keys and values of an earlier one ([`Shared`]): their first product makes queries alone, which
 //! are joined with a copy of that layer's keys and values, as they attended there. The copy is an activation of the run,
 //! kept also where its layer is recomputed, and its gradient is the sum over all readers.
 //!
@@ -22,6 +22,7 @@ use super::parameters::{
     Block, DenseFeedForward, FeedForward, Gpt, HeadNorms, LearnedQueries, Linear, Lora, NormWeights,
     SelfAttention, TokenMixer,
 };
+use super::per_layer::LayerInputs;
 use super::stages::Chunk;
 use crate::ops::attention::Attention;
 use crate::ops::decode::Decode;
@@ -32,8 +33,14 @@ use crate::record::Tensor;
 use crate::tape::{CrossEntropy, HeadForm, Parameter, Tape, Var};
 use std::collections::BTreeMap;
 
-/// The keys and values (N, 2 G·C) that later layers read, by the number of their layer.
-pub(super) type SharedKeys = BTreeMap<usize, Var>;
+/// What layers have of each other and of the model, beside the residual stream.
+#[derive(Default)]
+pub(super) struct Shared<'p> {
+    /// The keys and values (N, 2 G·C) that later layers read, by the number of their layer.
+    keys: BTreeMap<usize, Var>,
+    /// What layers make their own embeddings of, if they have some.
+    inputs: Option<LayerInputs<'p>>,
+}
 
 impl Gpt<Parameter> {
     /// Adds the batch's next-token `loss` to its state, and in training the losses of multi-token prediction to theirs.
@@ -111,8 +118,12 @@ impl Gpt<Parameter> {
         chunk: &Chunk,
         rows: Option<Var>,
     ) -> Var {
-        let mut shared = SharedKeys::new();
-        let mut x = rows.unwrap_or_else(|| self.embedded(tape, ctx)); // (N, D)
+        let mut shared = Shared::default();
+        let mut x = rows.unwrap_or_else(|| {
+            let x = self.embedded(tape, ctx);
+            shared.inputs = self.per_layer.as_ref().map(|source| LayerInputs::new(source, tape, ctx, x));
+            x
+        }); // (N, D)
         for (layer, block) in self.blocks.iter().enumerate().filter(|(layer, _)| chunk.layers.contains(layer))
         {
             if ctx.config.layer(layer).has_query_table {
@@ -154,7 +165,7 @@ impl Block<Parameter> {
         ctx: &ForwardContext<'p>,
         layer: usize,
         x: Var, // (N, D)
-        shared: &mut SharedKeys,
+        shared: &mut Shared<'p>,
     ) -> Var {
         let config = ctx.config;
         let drops = move |path: &str| config.recomputed.covers(layer, path);
@@ -175,7 +186,7 @@ impl Block<Parameter> {
         ctx: &ForwardContext<'_>,
         layer: usize,
         x: Var, // (N, D)
-        shared: &mut SharedKeys,
+        shared: &mut Shared<'p>,
     ) -> Var {
         let h = match &self.attention_norm {
             Some(norm) => norm.before(self.attention.reader(), tape, "attention_norm", ctx, x),
@@ -187,6 +198,7 @@ impl Block<Parameter> {
         let site = DropoutSite::AttentionOutput(layer);
         let sum = residual.plus(tape, "post_attention_norm", ctx, y, site); // (N, D)
 
+        let inputs = shared.inputs.as_ref();
         let (x, shared) = match ctx.config.parallel_residual {
             None => (sum, None),
             Some(ParallelResidual::TwoNorms) => (x, None),
@@ -220,6 +232,13 @@ impl Block<Parameter> {
         };
         let site = DropoutSite::FeedForwardOutput(layer);
         let x = residual.plus(tape, "post_ffn_norm", ctx, y, site); // (N, D)
+        let x = match (&self.input, inputs) {
+            (None, _) => x,
+            (Some(own), Some(inputs)) => tape.scope("input", |tape| own.forward(tape, ctx, layer, x, inputs)),
+            (Some(_), None) => {
+                panic!("layer {layer} reads the embedded tokens, which are not computed with it")
+            }
+        };
         match &self.scalar {
             Some(scalar) => tape.scope("scalar", |tape| tape.scaled(x, scalar)),
             None => x,
@@ -304,7 +323,7 @@ impl SelfAttention<Parameter> {
         layer: usize,
         h: Normed<'p>,  // (N, D)
         x: Option<Var>, // (N, D)
-        shared: &mut SharedKeys,
+        shared: &mut Shared<'p>,
     ) -> Var {
         // (N, (H + 2 G)·C), or their latent parts, or queries alone
         let qkv = tape.scope("wqkv", |tape| self.project(tape, ctx, h));
@@ -392,7 +411,7 @@ fn attend<'p>(
     layer: usize,
     (qkv, rope): (Var, Option<(Rope, Tensor)>),
     sinks: Option<&'p Parameter>,
-    shared: &mut SharedKeys,
+    shared: &mut Shared<'p>,
 ) -> Var {
     let (sizes, positions) = (ctx.config.decode(layer), ctx.batch.positions);
     if let Mode::Decode(caches) = ctx.mode {
@@ -427,16 +446,16 @@ fn attend<'p>(
 
 /// Packed rows (N, (H + 2 G)·C): `qkv` itself, or queries alone joined with the keys and values that the layer reads.
 /// Copies keys and values that later layers read to `shared`.
-fn with_shared(
-    tape: &mut Tape<'_, '_>,
+fn with_shared<'p>(
+    tape: &mut Tape<'_, 'p>,
     ctx: &ForwardContext<'_>,
     layer: usize,
     qkv: Var,
-    shared: &mut SharedKeys,
+    shared: &mut Shared<'p>,
 ) -> Var {
     let own = ctx.config.layer(layer);
     if let Some(source) = own.kv_source {
-        let Some(&kv) = shared.get(&source) else {
+        let Some(&kv) = shared.keys.get(&source) else {
             panic!("layer {layer} reads keys and values of layer {source}, which is not computed with it")
         };
         // Recomputed with the queries, whose place it takes.
@@ -445,8 +464,8 @@ fn with_shared(
     }
     if ctx.config.is_kv_source(layer) {
         let (layout, cols) = (ctx.config.head_layout(own), ctx.config.decode(layer).cache_cols());
-        let copy = |tape: &mut Tape<'_, '_>| tape.copied_columns(qkv, layout.k_start(), cols);
-        shared.insert(layer, tape.scope("shared_keys", |tape| tape.keeping(copy)));
+        let copy = |tape: &mut Tape<'_, 'p>| tape.copied_columns(qkv, layout.k_start(), cols);
+        shared.keys.insert(layer, tape.scope("shared_keys", |tape| tape.keeping(copy)));
     }
     qkv
 }
@@ -553,7 +572,7 @@ impl Linear<Parameter> {
     }
 
     /// residual + factor · (x Wᵀ + b), plus the adapters' output times the factor.
-    fn scaled<'p>(
+    pub(super) fn scaled<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,

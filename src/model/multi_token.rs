@@ -7,7 +7,7 @@
 //! and head accumulate gradients from the model and all blocks. Evaluation and generation leave these blocks out.
 
 use super::context::ForwardContext;
-use super::gpt::SharedKeys;
+use super::gpt::Shared;
 use super::parameters::{Gpt, MultiTokenBlock};
 use crate::ops::rms_norm::RmsNorm;
 use crate::record::Tensor;
@@ -42,7 +42,7 @@ impl Gpt<Parameter> {
                 let embedded =
                     tape.scope("embedding", |tape| ctx.embed(tape, &self.embedding, [tokens, order], None));
                 let fused = block.fuse(tape, ctx.rms_norm(), embedded, x); // (N, D)
-                block.block.layer(tape, ctx, layer, fused, &mut SharedKeys::new()) // (N, D)
+                block.block.layer(tape, ctx, layer, fused, &mut Shared::default()) // (N, D)
             });
             let hidden = tape.scope(format!("layers.{layer}"), |tape| {
                 tape.scope("norm", |tape| tape.rms_norm(x, &block.norm, ctx.rms_norm())) // (N, D)

@@ -8,6 +8,14 @@ pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
 /// The factor of a layer's result, as in Gemma 4.
 pub(super) const LAYER_SCALAR: &str = "layer_scalar";
 
+/// Embeddings of each layer, as in Gemma 3n and 4: of the model, and of a layer.
+pub(super) const PER_LAYER_TABLE: &str = "model.embed_tokens_per_layer";
+pub(super) const PER_LAYER_CONTEXT: &str = "model.per_layer_model_projection";
+pub(super) const PER_LAYER_CONTEXT_NORM: &str = "model.per_layer_projection_norm";
+pub(super) const PER_LAYER_GATE: &str = "per_layer_input_gate";
+pub(super) const PER_LAYER_PROJECTION: &str = "per_layer_projection";
+pub(super) const PER_LAYER_NORM: &str = "post_per_layer_input_norm";
+
 /// Multi-token prediction, as in DeepSeek-V3 and GLM: in layers whose numbers follow the last layer's.
 pub(super) const TOKEN_NORM: &str = "enorm";
 pub(super) const STATE_NORM: &str = "hnorm";

@@ -12,6 +12,7 @@ mod latent;
 mod linear;
 mod lora;
 mod multi_token;
+mod per_layer;
 mod scope;
 mod share;
 mod spec;
@@ -24,6 +25,7 @@ pub use linear::LinearMixer;
 pub use lora::{ColumnRange, Lora, module_of};
 pub(crate) use lora::{PEFT_PREFIX, adapted_module};
 pub use multi_token::MultiTokenBlock;
+pub use per_layer::{LayerInput, PerLayer};
 pub use share::{Applies, Repeated, Section, Share, Split, Strip};
 pub use spec::{HeadOrder, Init, Piece, Place, ReorderedHeads, Role, RowGroups, Spec, Stack, UpdateRule};
 
@@ -40,6 +42,8 @@ pub struct Gpt<P> {
     pub positions: Option<P>,
     /// The norm of the embedded tokens, if there is one.
     pub embedding_norm: Option<NormWeights<P>>,
+    /// The embeddings of each layer, if there are some.
+    pub per_layer: Option<PerLayer<P>>,
     /// The layers.
     pub blocks: Vec<Block<P>>,
     /// The norm before the head, or before the last layer if its queries are learned.
@@ -67,6 +71,8 @@ pub struct Block<P> {
     pub feed_forward: FeedForward<P>,
     /// (D): the norm of the feed-forward network's output, if there is one.
     pub post_ffn_norm: Option<P>,
+    /// What adds the layer's own embeddings, if it has some.
+    pub input: Option<LayerInput<P>>,
     /// (1): the factor of the layer's result, if it has one. It does not train.
     pub scalar: Option<P>,
 }
@@ -189,6 +195,9 @@ impl<P> Gpt<P> {
             embedding_norm: config.embedding_norm.then(|| {
                 model.at(Place::Start).norm(["embedding_norm", "embedding_norm_bias"], names.embedding_norm)
             }),
+            per_layer: config
+                .per_layer_width
+                .map(|width| PerLayer::declare(model.at(Place::Start), layers, width)),
             blocks: (0..layers)
                 .map(|layer| {
                     let table = queries.take_if(|_| config.layer(layer).has_query_table);
@@ -232,6 +241,7 @@ impl<P> Block<P> {
             ffn_norm: before(layer, has_ffn_norm, ["ffn_norm", "ffn_norm_bias"], names.ffn_norm),
             feed_forward: FeedForward::declare(layer),
             post_ffn_norm: after(layer, "post_ffn_norm", names.post_ffn_norm),
+            input: layer.config.per_layer_width.map(|width| LayerInput::declare(layer, width)),
             scalar: layer.config.has_layer_scalars.then(|| layer.constant("scalar", LAYER_SCALAR)),
         }
     }

@@ -12,6 +12,8 @@ crate::params! {
         first_row: u32,
         rows: u32,
         factor: f32,
+        table_stride4: u32,
+        table_offset4: u32,
     }
 }
 
@@ -36,11 +38,17 @@ pub fn embedding_of_rows(
     look_up(rec, ids, table, (first, factor), y, false);
 }
 
-/// y (N, D) += `table[ids + skipped]`; see [`embedding`]. The gradient is that of a table whose first row is
-/// [`first_row_after`] the skipped ones.
+/// y (N, D) += factor · `table[ids - first]`; see [`embedding`]. Rows before the first are skipped where `first` is
+/// [`first_row_after`] them. Parts may be ranges of the columns of a wider table.
 #[track_caller]
-pub fn add_embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], skipped: u32, y: Tensor) {
-    look_up(rec, ids, table, (first_row_after(skipped), None), y, true);
+pub fn add_embedding(
+    rec: &mut Recorder,
+    ids: Tensor,
+    table: &[Tensor],
+    (first, factor): (u32, Option<f32>),
+    y: Tensor,
+) {
+    look_up(rec, ids, table, (first, factor), y, true);
 }
 
 /// The number of the first row of a table, of whose rows the first `skipped` come before row 0: numbers of rows wrap
@@ -62,12 +70,13 @@ fn look_up(
     let mut first_row = first;
     for part in table {
         assert!(
-            part.stride == y.stride && part.element == y.element,
+            part.cols == y.cols && part.element == y.element,
             "the table must have rows of the width and element type of y"
         );
-        let bindings = [ids.bind("ids", Element::U32), part.bind("table", y.element), y.bind("y", y.element)];
+        let ids = ids.bind("ids", Element::U32);
+        let bindings = [ids, part.bind_with_offset("table", y.element), y.bind("y", y.element)];
         let kernel = kernel(rec, "embedding", y.element).condition(Condition::Accumulate, accumulate);
-        launch(rec, kernel, y, (first_row, part.rows), factor, &bindings);
+        launch(rec, kernel, y, (first_row, *part), factor, &bindings);
         first_row = first_row.wrapping_add(part.rows);
     }
 }
@@ -86,7 +95,8 @@ pub fn embedding_backward(
     embedding_of_rows_backward(rec, ids, order, dy, dtable, 0, factor);
 }
 
-/// [`embedding_backward`] for a table that starts with row `first` of a larger one.
+/// [`embedding_backward`] for a table that starts with row `first` of a larger one. Parts may be ranges of columns, as
+/// in [`add_embedding`].
 #[track_caller]
 pub fn embedding_of_rows_backward(
     rec: &mut Recorder,
@@ -108,10 +118,10 @@ pub fn embedding_of_rows_backward(
             ids.bind("ids", Element::U32),
             order.bind("order", Element::U32),
             dy.bind("dy", dy.element),
-            part.bind("dtable", Element::F32),
+            part.bind_with_offset("dtable", Element::F32),
         ];
         let kernel = kernel(rec, "embedding_backward", dy.element);
-        launch(rec, kernel, dy, (first_row, part.rows), factor, &bindings);
+        launch(rec, kernel, dy, (first_row, *part), factor, &bindings);
         first_row = first_row.wrapping_add(part.rows);
     }
 }
@@ -128,13 +138,17 @@ fn launch(
     rec: &mut Recorder,
     kernel: Kernel,
     tokens: Tensor,
-    (first_row, rows): (u32, u32),
+    (first_row, part): (u32, Tensor),
     factor: Option<f32>,
     bindings: &[Binding],
 ) {
-    let kernel = kernel.condition(Condition::Scaled, factor.is_some());
+    let (table_stride4, table_offset4) = (part.stride4(), part.offset4());
+    let is_sliced = (table_stride4, table_offset4) != (tokens.stride4(), 0);
+    let kernel =
+        kernel.condition(Condition::Scaled, factor.is_some()).condition(Condition::Sliced, is_sliced);
     let (tokens, stride4, factor) = (tokens.rows, tokens.stride4(), factor.unwrap_or(1.0));
-    let params = Params { tokens, stride4, first_row, rows, factor };
+    let rows = part.rows;
+    let params = Params { tokens, stride4, first_row, rows, factor, table_stride4, table_offset4 };
     let groups = stride4.div_ceil(lanes(rec)) as u64 * tokens as u64;
     rec.dispatch(kernel, bindings, &params, fold_grid(groups));
 }

@@ -152,7 +152,7 @@ fn check_logits(model: &ModelConfig, tokens: u32, capabilities: &Capabilities, s
 }
 
 /// Columns of the widest activation with one row for each token: of a dense layer, of a shared expert, of the router's
-/// scores, or of the choices of a token.
+/// scores, of the choices of a token, or of what all layers make their own embeddings of.
 fn widest_row(model: &ModelConfig) -> usize {
     let of_layer = |layer: &LayerConfig| {
         let inner = match model.activation {
@@ -168,7 +168,8 @@ fn widest_row(model: &ModelConfig) -> usize {
     });
     // At most three adapters are stacked.
     let of_adapters = model.low_rank.as_ref().map_or(0, |low_rank| 3 * low_rank.padded_rank());
-    model.hidden_size.max(of_layers).max(of_experts).max(of_adapters)
+    let of_inputs = model.per_layer_width.map_or(0, |width| width * model.num_layers);
+    model.hidden_size.max(of_layers).max(of_experts).max(of_adapters).max(of_inputs)
 }
 
 /// Refuses experts, spread over `ranks` ranks, whose grouped products need a larger grid than a launch can have.

@@ -62,9 +62,38 @@ impl<'p> Tape<'_, 'p> {
         adds: bool,
     ) -> Var {
         if adds {
-            embedding::add_embedding(self.rec, ids, &table.weight, skipped, x.tensor);
+            embedding::add_embedding(
+                self.rec,
+                ids,
+                &table.weight,
+                (embedding::first_row_after(skipped), None),
+                x.tensor,
+            );
         }
         self.looked_up(ids, order, (table, None), embedding::first_row_after(skipped), x.tensor, &[x])
+    }
+
+    /// x (N, P) + factor · columns `first` to `first` + P of the rows of `table` by id, in place: `x` must have no other
+    /// reader. `first` and P are multiples of 4. `order` (1, N): token indices sorted by id.
+    #[track_caller]
+    pub fn add_embedding_columns(
+        &mut self,
+        x: Var,
+        [ids, order]: [Tensor; 2],
+        (table, first): (&'p Parameter, u32),
+        factor: f32,
+    ) -> Var {
+        let cols = x.tensor.cols;
+        let range = move |parts: &[Tensor]| -> Vec<Tensor> {
+            parts.iter().map(|part| part.columns(first, cols)).collect()
+        };
+        embedding::add_embedding(self.rec, ids, &range(&table.weight), (0, Some(factor)), x.tensor);
+        self.result(x.tensor, &[x], table.trains(), move |tape, dy| {
+            if let Some(gradient) = &table.gradient {
+                embedding::embedding_backward(tape.rec, ids, order, dy, &range(gradient), Some(factor));
+            }
+            tape.give(x, dy); // last: others may add to dy from here on
+        })
     }
 
     /// The result `y` of adding rows of `table`, whose first row is number `first`, times their factor to `inputs`.

@@ -61,6 +61,18 @@ impl Tape<'_, '_> {
         self.parts_of(x, ranges)
     }
 
+    /// All columns of `x`, in `count` consecutive parts of the same width, a multiple of 4; otherwise as
+    /// [`split`](Self::split).
+    #[track_caller]
+    pub fn split_evenly(&mut self, x: Var, count: u32) -> Vec<Var> {
+        let width = x.tensor.cols / count;
+        assert!(width * count == x.tensor.cols, "{count} even parts of {} columns", x.tensor.cols);
+        let range = |first| (x.tensor.columns(first, width), Range::Columns(first));
+        let parts: Vec<Var> = (0..count).map(|part| self.part_of(x, range(part * width))).collect();
+        self.check_parts(parts.clone());
+        parts
+    }
+
     /// All rows of `x`, in two parts, the first `count` rows and the others; otherwise as [`split`](Self::split).
     #[track_caller]
     pub fn split_rows(&mut self, x: Var, count: u32) -> [Var; 2] {
@@ -86,17 +98,24 @@ impl Tape<'_, '_> {
     }
 
     fn parts_of<const K: usize>(&mut self, x: Var, ranges: [(Tensor, Range); K]) -> [Var; K] {
-        let needs = self.needs_gradient[x.id];
-        let parts = ranges.map(|(tensor, range)| {
-            let part = self.leaf(tensor, needs);
-            self.parts.wholes.insert(part.id, (x, range));
-            part
-        });
-        self.always(move |tape| {
-            let given = parts.iter().filter(|part| tape.gradient(**part).is_some()).count();
-            assert!(given == 0 || given == K, "only {given} of {K} parts of a value have a gradient");
-        });
+        let parts = ranges.map(|range| self.part_of(x, range));
+        self.check_parts(parts.to_vec());
         parts
+    }
+
+    fn part_of(&mut self, x: Var, (tensor, range): (Tensor, Range)) -> Var {
+        let part = self.leaf(tensor, self.needs_gradient[x.id]);
+        self.parts.wholes.insert(part.id, (x, range));
+        part
+    }
+
+    /// In the backward pass, asserts that all of `parts`, or none, have a gradient.
+    fn check_parts(&mut self, parts: Vec<Var>) {
+        self.always(move |tape| {
+            let (given, all) =
+                (parts.iter().filter(|part| tape.gradient(**part).is_some()).count(), parts.len());
+            assert!(given == 0 || given == all, "only {given} of {all} parts of a value have a gradient");
+        });
     }
 
     /// Where the first gradient of `var` is written if it is a part: its range of the gradient of the whole.

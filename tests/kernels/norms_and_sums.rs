@@ -401,6 +401,47 @@ pub fn column_sum_adds_rows() {
     }
 }
 
+/// Columns of a wider table, times a factor on top of y, and their gradient, beside which nothing changes.
+#[test]
+pub fn embedding_of_columns() {
+    for element in [F32, F16, Bf16] {
+        for (tokens, vocab, cols, range, parts) in [(33, 7, 44, 12..20, 1), (129, 40, 36, 0..16, 2)] {
+            check(&format!("embedding {tokens} of {vocab}x{cols} in {range:?} {element:?}"), |case| {
+                let ids = case.ids_below(tokens as usize, vocab);
+                let (ids_tensor, order) = (case.integers(&ids), case.integers(&order_by_id(&ids)));
+                let (first, width, factor) = (range.start, range.len() as u32, Some(-0.75f32));
+                let inside = |tensors: Vec<Tensor>| -> Vec<Tensor> {
+                    tensors.iter().map(|part| part.columns(first, width)).collect()
+                };
+                let table: Vec<_> = (0..parts).map(|_| case.input(vocab / parts, cols, element)).collect();
+                let dtable: Vec<_> = (0..parts).map(|_| case.input(vocab / parts, cols, F32)).collect();
+                let (y, dy) = (case.input(tokens, width, element), case.input(tokens, width, element));
+                let rec = &mut case.rec;
+                embedding::add_embedding(rec, ids_tensor, &inside(tensors(&table)), (0, factor), y.tensor);
+                let parts = inside(tensors(&dtable));
+                embedding::embedding_backward(rec, ids_tensor, order, dy.tensor, &parts, factor);
+                let all = reference::embedding::embedding(&values(&table), &ids, cols as usize);
+                let own = |row: &[f64]| row[first as usize..][..width as usize].to_vec();
+                let rows: Vec<f64> = all.chunks(cols as usize).flat_map(own).collect();
+                case.expect("y", y.tensor, sum(&y.values, &scaled(&rows, factor)), allowed(element, 2));
+                let [vocab, width] = [vocab, width].map(|size| size as usize);
+                let gradient = reference::embedding::embedding_backward(&dy.values, &ids, vocab, width);
+                let widened = scaled(&gradient, factor);
+                let row = |row: &[f64]| {
+                    let (before, after) = (first as usize, cols as usize - first as usize - width);
+                    [vec![0.0; before], row.to_vec(), vec![0.0; after]].concat()
+                };
+                let mut rest: Vec<f64> = widened.chunks(width).flat_map(row).collect();
+                for part in &dtable {
+                    let others = rest.split_off(part.values.len());
+                    let want = sum(&part.values, &std::mem::replace(&mut rest, others));
+                    case.expect("dtable", part.tensor, want, allowed(F32, tokens));
+                }
+            });
+        }
+    }
+}
+
 /// factor · x; x without a factor.
 fn scaled(x: &[f64], factor: Option<f32>) -> Vec<f64> {
     x.iter().map(|x| f64::from(factor.unwrap_or(1.0)) * x).collect()
@@ -433,7 +474,7 @@ pub fn embedding_gathers_and_scatters() {
                 );
                 let rows = reference::embedding::embedding(&values(&table), &ids, cols as usize);
                 let more = case.input(tokens, cols, element);
-                embedding::add_embedding(&mut case.rec, ids_tensor, &tensors(&table), 0, more.tensor);
+                embedding::add_embedding(&mut case.rec, ids_tensor, &tensors(&table), (0, None), more.tensor);
                 case.expect("y on top", more.tensor, sum(&more.values, &rows), allowed(element, 1));
                 // A factor rounds once more; as they are, rows stay the same.
                 let rounded = if factor.is_some() { allowed(element, 1) } else { 0.0 };

@@ -604,6 +604,42 @@ fn embedding_added_in_place() {
 }
 
 /// x + W rms_norm(x): the branch adds to the residual's gradient in place, with the block recomputed and without.
+/// Embeddings of one of two layers, whose table has their rows side by side, on top of an even part of x.
+#[test]
+fn embedding_columns_added_to_parts() {
+    check("tape embedding of columns", |case| {
+        let ids = [3u32, 1, 3, 0, 3, 1, 2, 0, 3, 3];
+        let (ids, order) = (case.integers(&ids), case.integers(&order_by_id(&ids)));
+        let x = case.input(N, 16, F32);
+        let table = [weight(case, 5, 16)];
+        let at = [3usize, 1, 3, 0, 3, 1, 2, 0, 3, 3];
+        mid_graph(
+            case,
+            &x,
+            16,
+            2 * N,
+            |tape, x, w| {
+                let parts = tape.split_evenly(x, 2);
+                let [first, second] = [0, 1].map(|part: u32| {
+                    let part_of_x = tape.copied_columns(parts[part as usize], 0, 8);
+                    tape.add_embedding_columns(part_of_x, [ids, order], (&w[0].parameter, 8 * part), 0.5)
+                });
+                tape.join([second, first])
+            },
+            &table,
+            |dy| {
+                let swapped: Vec<f64> =
+                    dy.chunks(16).flat_map(|row| [&row[8..], &row[..8]].concat()).collect();
+                let mut dtable = vec![0.0; 5 * 16];
+                for (row, id) in swapped.chunks(16).zip(at) {
+                    dtable[id * 16..][..16].iter_mut().zip(row).for_each(|(sum, dy)| *sum += 0.5 * dy);
+                }
+                (swapped, vec![dtable])
+            },
+        );
+    });
+}
+
 #[test]
 fn residual_and_checkpoint() {
     for recompute in [false, true] {

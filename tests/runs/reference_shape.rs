@@ -121,6 +121,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             }),
             value_norm: (0..model.num_layers).any(|number| model.layer(number).values != Values::Plain),
             layer_scalars: model.has_layer_scalars,
+            per_layer_width: model.per_layer_width,
             query_layer: model.layer(model.num_layers - 1).has_query_table,
             head_epsilon: model.head_epsilon,
             score_cap: model.score_cap,

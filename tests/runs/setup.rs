@@ -52,6 +52,13 @@ impl Setup {
         Self::new(name, &format!("{layers}, {model}")).with(&["--model.model_config.num_layers=5"])
     }
 
+    /// The same model with embeddings of each layer, 8 wide.
+    pub fn of_layer_inputs(name: &'static str, model: &str) -> Self {
+        let keys =
+            "n_kv_heads: 2, hidden_size_per_layer_input: 8, hidden_act: gelu_new, embedding_multiplier: 3.0";
+        Self::new(name, &format!("{keys}, {model}"))
+    }
+
     /// The same model with caps that most scores and logits of later steps come near to.
     pub fn of_soft_caps(name: &'static str, model: &str) -> Self {
         let caps = "n_kv_heads: 2, attn_logit_softcapping: 0.25, final_logit_softcapping: 0.75";

@@ -81,6 +81,7 @@ fn dense_models_compute_the_same() {
     // Keys and values outlive the layer that makes them.
     changes_no_bit(0, || Setup::of_shared_keys("shared keys", DROPOUT));
     changes_no_bit(2, || Setup::of_shared_keys("shared keys", DROPOUT));
+    changes_no_bit(0, || Setup::of_layer_inputs("layer inputs", DROPOUT));
     let after = "norm_placement: after, layernorm_zero_centered_gamma: True";
     changes_no_bit(0, || Setup::new("norms after", after));
     let kinds = ["all_heads", "rotated_heads"];

@@ -105,6 +105,16 @@ fn layers_that_share_keys_follow_the_reference() {
     follows_the_reference(&Setup::new("plain shared keys", plain), 3);
 }
 
+/// Embeddings of each layer, of tokens and of what is embedded: whole, with adapters, and on GPUs' kernels.
+#[test]
+fn layers_with_inputs_follow_the_reference() {
+    follows(&Setup::of_layer_inputs("layer inputs", "layer_scalars: True, tie_word_embeddings: True"));
+    let adapters = "pet_config: {pet_type: lora, random_base: True, lora_dropout: 0.0, lora_rank: 3, target_modules: '.*'}";
+    follows_the_reference(&Setup::of_layer_inputs("adapters of layer inputs", adapters), 3);
+    let portable = Setup::of_layer_inputs("layer inputs on portable", "").with(&["--context.tier=portable"]);
+    follows_the_reference(&portable, 3);
+}
+
 /// Windows of 24 tokens under frequencies made for 8 and for 16 tokens: some pairs are kept, some interpolated, some
 /// blended.
 #[test]

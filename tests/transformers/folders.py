@@ -51,7 +51,11 @@ FAMILIES = {
     "stablelm": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True, **shapes.SHARE}),
     "cohere": ("cohere", {"logit_scale": 0.3, **shapes.ROPE}),
     "gpt_neox": ("gpt_neox", shapes.SHARE),
-    "gemma4_text": ("gemma4_text", shapes.GEMMA4 | {"layer_types": [shapes.SLIDING, shapes.FULL]}),
+    "gemma4_text": (
+        "gemma4_text",
+        shapes.GEMMA4 | {"num_hidden_layers": 4, "layer_types": [shapes.SLIDING, shapes.FULL] * 2, "num_kv_shared_layers": 2,
+                         "use_double_wide_mlp": True, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 128},
+    ),
     "gpt_oss": ("gpt_oss", {"num_experts": 4, "num_local_experts": 4, "sliding_window": 7, "rope_parameters": shapes.YARN | {"truncate": False}}),
     "qwen3_next": ("qwen3_next", shapes.QWEN3_NEXT | {"layer_types": ["linear_attention", shapes.FULL], "num_experts": 4}),
     "qwen3_5_text": ("qwen3_5_text", shapes.QWEN3_NEXT | {"layer_types": ["linear_attention", shapes.FULL]}),

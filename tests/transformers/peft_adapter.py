@@ -86,6 +86,11 @@ FOLDERS = {
     "granite": ("granite", {"residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 2.0, **shapes.ROPE}, "lora_rank: 3, target_modules: '.*_proj'"),
     "gemma": ("gemma", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
     "gemma2": ("gemma2", shapes.GEMMA2, "lora_rank: 3, target_modules: '.*_proj'"),
+    "gemma4_text": (
+        "gemma4_text",
+        shapes.GEMMA4 | {"num_kv_shared_layers": 1, "layer_types": [shapes.SLIDING, shapes.FULL, shapes.FULL], "hidden_size_per_layer_input": 12},
+        "lora_rank: 2, target_modules: '.*'",
+    ),
     "gemma3_text": ("gemma3_text", shapes.GEMMA3, "lora_rank: 2, target_modules: 'q_proj|o_proj|down_proj'"),
     # Experts, which have no adapters, under names of their own.
     "granitemoeshared": ("granitemoeshared", shapes.GRANITE | {"shared_intermediate_size": 56, **shapes.ROPE}, "lora_rank: 3, target_modules: 'q_proj|o_proj'"),

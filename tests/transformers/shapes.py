@@ -338,10 +338,19 @@ SHAPES = {
         "equal",
     ),
     "gemma4_text without windows": ("gemma4_text", GEMMA4 | {"layer_types": [FULL, FULL, FULL]}, "equal"),
-    "gemma4_text with embeddings of each layer": ("gemma4_text", GEMMA4 | {"hidden_size_per_layer_input": 12}, "refused"),
+    "gemma4_text with embeddings of each layer": ("gemma4_text", GEMMA4 | {"hidden_size_per_layer_input": 12}, "equal"),
+    "gemma4_text with embeddings of each layer and a head of its own": (
+        "gemma4_text", GEMMA4 | {"hidden_size_per_layer_input": 8, "tie_word_embeddings": False, "hidden_activation": "silu"}, "equal",
+    ),
     # transformers computes shared keys only beside embeddings of each layer.
     "gemma4_text with shared keys": (
-        "gemma4_text", GEMMA4 | {"num_kv_shared_layers": 1, "layer_types": [SLIDING, FULL, FULL], "hidden_size_per_layer_input": 12}, "refused",
+        "gemma4_text", GEMMA4 | {"num_kv_shared_layers": 1, "layer_types": [SLIDING, FULL, FULL], "hidden_size_per_layer_input": 12}, "equal",
+    ),
+    "gemma4_text with shared keys of both kinds": (
+        "gemma4_text",
+        GEMMA4 | {"num_hidden_layers": 5, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+                  "hidden_size_per_layer_input": 8},
+        "equal",
     ),
     "gemma4": ("gemma4", GEMMA4 | {"tie_word_embeddings": True}, "equal"),
     "gemma3": ("gemma3", GEMMA3 | {"tie_word_embeddings": True}, "equal"),
@@ -413,7 +422,7 @@ def make(kind, keys, folder):
     model = model_of(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            is_scale = tensor.dim() == 1 and name.endswith("weight")
+            is_scale = tensor.dim() == 1 and name.endswith(("weight", "layer_scalar"))
             if tensor.dtype.is_floating_point and not name.endswith(("inv_freq", "embed_scale", "attn.embed_positions")):
                 noise = torch.randn_like(tensor)
                 tensor.copy_(1 + 0.3 * noise if is_scale else 0.15 * noise)

@@ -9,7 +9,7 @@ use gristmill::ops::column_sum::{column_sum, grouped_column_sum};
 use gristmill::ops::delta_gates::{
     GateInputs, delta_gates, delta_gates_backward, delta_gates_backward_weight,
 };
-use gristmill::ops::embedding::{embedding, embedding_backward};
+use gristmill::ops::embedding::{add_embedding, embedding, embedding_backward};
 use gristmill::ops::fingerprint::fingerprint;
 use gristmill::ops::gated_delta_rule::{
     DeltaInputs, GatedDeltaRule, gated_delta_rule, gated_delta_rule_backward, gated_delta_rule_step,
@@ -428,6 +428,10 @@ pub fn scaled_launches(capabilities: Capabilities) -> Vec<Dispatch> {
             let dtable = rec.tensor("dtable", outer, inner, F32);
             embedding(&mut rec, ids, &[head], factor, x);
             embedding_backward(&mut rec, ids, order, x, &[dtable], factor);
+            let [of_table, of_gradient] = [head, dtable].map(|tensor| tensor.columns(4, 8));
+            let part = rec.tensor("part", rows, 8, element);
+            add_embedding(&mut rec, ids, &[of_table], (0, factor), part);
+            embedding_backward(&mut rec, ids, order, part, &[of_gradient], factor);
         }
     }
     rec.finish().dispatches

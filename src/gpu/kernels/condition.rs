@@ -128,6 +128,8 @@ conditions! {
     Silu = "silu",
     /// The softmax of attention has a learned logit of each head beside the scores.
     Sinks = "sinks",
+    /// Rows of a table are looked up in a range of its columns.
+    Sliced = "sliced",
     /// Cooperative matrices are 8 x 8 instead of 16 x 16.
     SmallMatrices = "small_matrices",
     /// The sums of a product, or of the gradient of attention's queries, are split into parts, each with a result of

@@ -59,6 +59,7 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("attention_k_eq_v", values.contains(&Values::OfKeys).then_some(true).into()),
         ("global_head_dim", of_global(model, |layer| layer.head_dim).into()),
         ("num_global_key_value_heads", of_global(model, |layer| layer.num_kv_heads).into()),
+        ("hidden_size_per_layer_input", model.per_layer_width.into()),
         ("num_kv_shared_layers", Some(model.kv_readers()).filter(|readers| *readers > 0).into()),
         ("use_double_wide_mlp", has_wide_readers(model).then_some(true).into()),
         ("layer_scalars", model.has_layer_scalars.then_some(true).into()),

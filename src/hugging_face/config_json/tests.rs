@@ -46,7 +46,8 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
         "moe_intermediate_size": 12,
         "shared_expert_intermediate_size": 12, "shared_intermediate_size": 12, "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
         "first_k_dense_replace": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
-        "v_head_dim": 4, "global_head_dim": 8, "hidden_size_per_layer_input": 0,
+        "v_head_dim": 4, "global_head_dim": 8, "hidden_size_per_layer_input": 4,
+        "vocab_size_per_layer_input": 32,
     });
     classes::all().map(move |class| {
         let mut config = json!({ "model_type": class.name });
@@ -657,7 +658,7 @@ fn gemma_4_has_other_heads_in_layers_without_a_window() {
             "`per_layer_config` is other",
         ),
         (
-            json!({"global_head_dim": 8, "hidden_size_per_layer_input": 4}),
+            json!({"global_head_dim": 8, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 32}),
             "`hidden_size_per_layer_input` is 4 in",
         ),
         (json!({"global_head_dim": 8, "num_kv_shared_layers": 1}), "`num_kv_shared_layers` is 1 in"),
@@ -669,6 +670,16 @@ fn gemma_4_has_other_heads_in_layers_without_a_window() {
     ] {
         refused(&gemma4(keys), &own, &[line]);
     }
+    // Embeddings of each layer are of all tokens.
+    let inputs = ModelConfig { per_layer_width: Some(4), ..own.clone() };
+    let with_inputs = |rows: usize| {
+        gemma4(
+            json!({"global_head_dim": 8, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": rows}),
+        )
+    };
+    equal(&with_inputs(32), &inputs);
+    refused(&with_inputs(64), &inputs, &["`vocab_size_per_layer_input` is 64 in"]);
+    refused(&gemma4(json!({"global_head_dim": 8})), &inputs, &["`hidden_size_per_layer_input` is none in"]);
     // The last layer reads the second one's keys and values. The width of others says nothing.
     let readers = |width: usize| {
         gemma(Values::Normalised, 2).with_each_layer(|number, layer| {

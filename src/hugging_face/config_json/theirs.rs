@@ -300,6 +300,16 @@ fn fill_own(reading: &Reading<'_>, facts: &mut Facts) {
     if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
         insert("n_kv_heads", "multi_query_attention", heads);
     }
+    // Gemma 4: embeddings of each layer, for the tokens of the vocabulary.
+    if reading.reads("hidden_size_per_layer_input") {
+        let width = reading.number("hidden_size_per_layer_input").filter(|width| *width > 0.0);
+        let [rows, vocabulary] =
+            ["vocab_size_per_layer_input", "vocab_size"].map(|key| reading.number(key).unwrap_or(0.0));
+        let rows = Some(rows as u64).filter(|_| width.is_some() && rows != vocabulary);
+        let width = width.map(|width| width as u64);
+        insert("hidden_size_per_layer_input", "hidden_size_per_layer_input", width.into());
+        insert("vocab_size_per_layer_input", "vocab_size_per_layer_input", rows.into());
+    }
     // Gemma 4: of layers that share keys and values.
     if reading.reads("num_kv_shared_layers") {
         let shared = reading.number("num_kv_shared_layers").filter(|layers| *layers > 0.0);

@@ -20,7 +20,7 @@
 //! | is dense and its norms multiply by 1 + w | `GemmaForCausalLM`, also with biases in all of attention | the gate's activation is GELU or SiLU, the factor of the embedding is the root of `hidden_size`, and there is no other; no window, no QK-norm, whole heads rotate |
 //! | and stand before and after sublayers | `Gemma2ForCausalLM`, with QK-norm `Gemma3ForCausalLM` | the same, with a factor of the scores that is one over the root of a whole number, windows in any layers and a soft cap of the logits; of Gemma 2: a soft cap of the scores; of Gemma 3: a rotation of their own in layers with a window |
 //! | is dense, and its norms stand before and after sublayers | `HyperCLOVAXForCausalLM`, also with factors, and with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
-//! | and values are normalised, or layers read the keys and values of others | `Gemma4ForCausalLM`, also with biases in all of attention | each layer has a factor, the factor of the scores is 1, that of the embedding the root of `hidden_size`; QK-norm, norms before and after sublayers that multiply by w, no window in the last layer |
+//! | and values are normalised, or layers read the keys and values of others, or embeddings of their own | `Gemma4ForCausalLM`, also with biases in all of attention | each layer has a factor, the factor of the scores is 1, that of the embedding the root of `hidden_size`; QK-norm, norms before and after sublayers that multiply by w, no window in the last layer |
 //! | is dense and has factors | `GraniteForCausalLM`, also with biases in all of attention or of the feed-forward layers | no window, no QK-norm, whole heads rotate |
 //! | is a GPT-NeoX | `GPTNeoXForCausalLM`, also with attention before the feed-forward network | biases in all of attention or in none, and in the feed-forward layers; two norms where the two stand beside each other, no window |
 //! | is a Falcon | `FalconForCausalLM`, also with attention before the feed-forward network or beside it | biases in all layers or in none, heads as wide together as the model; with attention before the feed-forward network as many key and value heads as queries, or one; no window |
@@ -94,7 +94,7 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
 fn nearest_dense(model: &ModelConfig) -> &'static str {
     let windows = Extent::of(model, |layer| model.published_window(layer).is_some());
     match (model.qk_norm, model.qkv_bias, windows) {
-        _ if model.has_layer_scalars || norms_values(model) || model.kv_readers() > 0 => "gemma4_text",
+        _ if model.has_layer_scalars || norms_values(model) || has_own_inputs(model) => "gemma4_text",
         (.., Extent::None) if normalises_all_heads(model) => "olmo2",
         _ if normalises_all_heads(model) => "olmo3",
         _ if model.qk_norm && model.qk_norm_kind == QkNorm::RotatedHeads => "hunyuan_v1_dense",
@@ -259,6 +259,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         ),
         (!is_gemma4 && model.has_own_heads(), "heads of other kinds in some layers"),
         (!is_gemma4 && model.kv_readers() > 0, "layers that read the keys and values of others"),
+        (!is_gemma4 && model.per_layer_width.is_some(), "embeddings of each layer"),
         (is_gemma4 && !shares_by_kind(model), "layers that read the keys and values of these layers"),
         (has_other_widths(model, is_gemma4), "feed-forward networks of other widths in some layers"),
         (
@@ -504,6 +505,11 @@ fn has_other_kv_heads(model: &ModelConfig) -> bool {
         layer.values != Values::OfKeys && layer.num_kv_heads != model.layer.num_kv_heads
     };
     model.layer_kinds().any(|(layer, _)| is_other(layer))
+}
+
+/// Whether layers read more than the residual stream: keys and values of others, or embeddings of their own.
+fn has_own_inputs(model: &ModelConfig) -> bool {
+    model.kv_readers() > 0 || model.per_layer_width.is_some()
 }
 
 /// Whether layers read the keys and values of others as Gemma 4 has it, if they do.

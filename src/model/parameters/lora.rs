@@ -63,7 +63,7 @@ impl<P> Scope<'_, P> {
         cols: usize,
         split: Option<&Split>,
     ) -> Option<Lora<P>> {
-        let (layer, place) = self.next_place()?;
+        let (layer, place) = self.next_place();
         let low_rank = self.config.low_rank.as_ref()?;
         let is_adapted = |piece: &&Piece| low_rank.modules.contains(module_of(&piece.name));
         let adapted: Vec<&Piece> = pieces.iter().filter(is_adapted).collect();

@@ -274,10 +274,10 @@ impl<'a, P> Scope<'a, P> {
         self.declare(Role::Vector, path, [1, rows.stored], Init::Zeros, pieces, split)
     }
 
-    /// The numbers of this layer and of its next linear layer.
-    pub fn next_place(&mut self) -> Option<(usize, usize)> {
+    /// The numbers of this layer and of its next linear layer. Those outside of layers count as of one more layer.
+    pub fn next_place(&mut self) -> (usize, usize) {
         self.linears += 1;
-        Some((self.layer_number()?, self.linears - 1))
+        (self.layer_number().unwrap_or(self.config.num_layers), self.linears - 1)
     }
 
     pub fn declare(

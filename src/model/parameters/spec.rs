@@ -63,6 +63,8 @@ pub enum Place {
 pub enum Role {
     /// The token embedding (V, D): rows are looked up by token id.
     Embedding,
+    /// The embeddings of each layer (V, L·P): ranges of rows are looked up by token id.
+    LayerEmbedding,
     /// Learned positions (positions, D): rows are looked up by position.
     Positions,
     /// The output projection (V, D).
@@ -218,7 +220,7 @@ impl Spec {
     /// that one binding holds all of an expert.
     pub(crate) fn split_rows(&self) -> Option<usize> {
         match self.role {
-            Role::Embedding | Role::Positions | Role::Head => Some(4),
+            Role::Embedding | Role::LayerEmbedding | Role::Positions | Role::Head => Some(4),
             Role::ExpertStack { experts } => Some(self.rows / experts),
             Role::Matrix
             | Role::Router

@@ -23,6 +23,7 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
     note_cold_slots(plan, source);
     check_groups(plan, source);
     check_matrices(plan, source);
+    check_stages(plan, source);
     check_monitor(plan, source);
 }
 
@@ -126,6 +127,9 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
     if model.attention_gate {
         fault("attention whose output has a gate (`attention_output_gate`); write 1".to_string());
     }
+    if model.per_layer_width.is_some() {
+        fault("embeddings of each layer (`hidden_size_per_layer_input`); write 1".to_string());
+    }
     let mixture = model.mixture.as_ref();
     let has_dense = (0..model.num_layers).any(|layer| model.mixture_of(layer).is_none());
     let dense = model.layer_kinds().filter(|_| has_dense);
@@ -160,6 +164,14 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
             model.vocab_size
         );
         source.fault("parallel_config.vocab_emb_dp", message);
+    }
+}
+
+/// Reports a model that stages of a pipeline cannot share: all layers read the embedded tokens.
+fn check_stages(plan: &RunPlan, source: &Source) {
+    if plan.layout.pipeline > 1 && plan.model.per_layer_width.is_some() {
+        let message = "stages cannot share embeddings of each layer (`hidden_size_per_layer_input`); write 1";
+        source.fault("parallel_config.pipeline_stage", message);
     }
 }
 

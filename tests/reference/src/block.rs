@@ -6,6 +6,7 @@
 
 mod feed_forward;
 mod gate;
+mod input;
 mod latent;
 mod linear;
 mod lora;
@@ -13,6 +14,7 @@ mod qkv;
 mod softmax;
 
 pub(super) use feed_forward::FeedForward;
+pub(super) use input::parameters as input_parameters;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -61,10 +63,27 @@ pub(super) struct Activations {
     pub(super) feed_forward: FeedForward,
     /// The output of the feed-forward network (N, D), if a norm comes after it.
     feed_forward_output: Vec<f64>,
+    /// What the block's own embeddings add, if it has some.
+    input: Option<input::Input>,
 }
 
-/// The gradients of keys and values that later blocks read, by the block that made them.
-pub(super) type SharedGradients = BTreeMap<usize, [Vec<f64>; 2]>;
+/// What a block reads beside the residual stream.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Reads<'a> {
+    /// The keys and values of another block, in one that has none.
+    pub(super) keys: Option<[&'a [f64]; 2]>,
+    /// Its own embeddings (N, P).
+    pub(super) input: Option<&'a [f64]>,
+}
+
+/// The gradients of what blocks read beside the residual stream.
+#[derive(Default)]
+pub(super) struct ReadGradients {
+    /// Of keys and values that later blocks read, by the block that made them.
+    keys: BTreeMap<usize, [Vec<f64>; 2]>,
+    /// Of the embeddings of each block, the last one first.
+    pub(super) inputs: Vec<Vec<f64>>,
+}
 
 impl Activations {
     /// The keys and values that attention saw.
@@ -75,17 +94,16 @@ impl Activations {
 }
 
 impl Block<'_> {
-    /// The output (N, D) of the block for the input x (N, D). A block without keys and values reads those of another,
-    /// `shared`.
+    /// The output (N, D) of the block for the input x (N, D).
     #[track_caller]
-    pub(super) fn forward(&self, x: Vec<f64>, shared: Option<[&[f64]; 2]>) -> (Vec<f64>, Activations) {
+    pub(super) fn forward(&self, x: Vec<f64>, reads: Reads<'_>) -> (Vec<f64>, Activations) {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let attention_input = self.norm_before(names.attention_norm, &x);
         let (mixed, softmax) = match self.shape.layer(self.layer).linear {
             Some(heads) => (self.linear(&heads, &attention_input), None),
             None => {
-                let (mixed, saved) = self.softmax(&attention_input, shared);
+                let (mixed, saved) = self.softmax(&attention_input, reads.keys);
                 (mixed, Some(saved))
             }
         };
@@ -98,6 +116,11 @@ impl Block<'_> {
         };
         let (added, feed_forward) = self.feed_forward(&feed_forward_input);
         let (mut out, feed_forward_output) = self.plus(&x_middle, added, 1);
+        let mut input = None;
+        if let Some(e) = reads.input {
+            let (sum, saved) = self.plus_input(out, e);
+            (out, input) = (sum, Some(saved));
+        }
         if let Some(factor) = self.scalar() {
             out = store(scaled(&out, factor));
         }
@@ -111,13 +134,14 @@ impl Block<'_> {
             feed_forward_input,
             feed_forward,
             feed_forward_output,
+            input,
         };
         (out, saved)
     }
 
     /// The gradient (N, D) of the input, given that of the output; adds those of the weights to `grads`, and those of
-    /// keys and values that are another block's to `shared`, which has those of its own. It includes the balance losses
-    /// of a mixture, weighted by `seed` times their factors.
+    /// what it reads beside the residual stream to `read`, which has those of its own keys and values. It includes the
+    /// balance losses of a mixture, weighted by `seed` times their factors.
     #[track_caller]
     pub(super) fn backward(
         &self,
@@ -125,13 +149,21 @@ impl Block<'_> {
         dout: &[f64],
         seed: f64,
         grads: &mut Weights,
-        shared: &mut SharedGradients,
+        read: &mut ReadGradients,
     ) -> Vec<f64> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let dout = &match self.scalar() {
             Some(factor) => store(scaled(dout, factor)),
             None => dout.to_vec(),
+        };
+        let dout = &match &saved.input {
+            Some(input) => {
+                let [dx, de] = self.plus_input_backward(input, dout, grads);
+                read.inputs.push(de);
+                dx
+            }
+            None => dout.clone(),
         };
         let input = &saved.feed_forward_input;
         let dadded = scaled(dout, self.shape.factors.residual);
@@ -155,7 +187,7 @@ impl Block<'_> {
         let dadded = self.post_norm_backward(&saved.attention_output, &dadded, 0, grads);
         let input = &saved.attention_input;
         let dinput = match (&saved.softmax, self.shape.layer(self.layer).linear) {
-            (Some(softmax), _) => self.softmax_backward(softmax, input, &dadded, grads, shared),
+            (Some(softmax), _) => self.softmax_backward(softmax, input, &dadded, grads, read),
             (None, Some(heads)) => self.linear_backward(&heads, input, &dadded, grads),
             (None, None) => panic!("a block has attention of some kind."),
         };

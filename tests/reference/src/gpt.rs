@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::block::{Activations, Block};
+use super::block::{Activations, Block, Reads};
 use super::embedding::{embedding, embedding_backward};
 use super::gelu::Gelu;
 use super::latent_attention::LatentAttention;
@@ -14,6 +14,7 @@ use super::matmul::linear;
 use super::mixture::{Memory, Mixture};
 use super::multi_token::MultiToken;
 use super::objective::{Batch, Memories, with_seeds};
+use super::per_layer::{self, PerLayer};
 use super::query_scaling::QueryScaling;
 use super::rope::Rope;
 use super::soft_cap::soft_capped;
@@ -336,6 +337,9 @@ pub(super) struct Forward {
     pub(super) normed: Vec<f64>,
     /// The embedded tokens (N, D) before their norm, if they have one.
     pub(super) embedded: Vec<f64>,
+    /// The input (N, D) of the first block, and the embeddings that blocks make of it.
+    pub(super) first: Vec<f64>,
+    pub(super) per_layer: PerLayer,
 }
 
 #[track_caller]
@@ -360,6 +364,8 @@ pub(super) fn forward(
     if shape.variant.embedding_norm {
         x = shape.storage.store(shape.norm(weights, shape.embedding_norm(), &x));
     }
+    let first = x.clone();
+    let per_layer = per_layer::forward(shape, weights, tokens, &first);
     let mut before_queries = None;
     let mut blocks: Vec<Activations> = Vec::with_capacity(shape.num_layers);
     for layer in 0..shape.num_layers {
@@ -370,15 +376,16 @@ pub(super) fn forward(
         let memory = memories.get(&layer);
         let block = Block { shape, weights, layer, positions, sequence_length, memory };
         let source = shape.layer(layer).kv_source.map(|source| &blocks[source]);
-        let (out, saved) = block.forward(x, source.map(Activations::keys_and_values));
+        let input = per_layer.of_layers.get(layer).map(Vec::as_slice);
+        let (out, saved) = block.forward(x, Reads { keys: source.map(Activations::keys_and_values), input });
         x = out;
         blocks.push(saved);
     }
     match before_queries {
-        Some(before) => Forward { blocks, x: before, normed: x, embedded },
+        Some(before) => Forward { blocks, x: before, normed: x, embedded, first, per_layer },
         None => {
             let normed = shape.storage.store(shape.norm(weights, shape.final_norm(), &x));
-            Forward { blocks, x, normed, embedded }
+            Forward { blocks, x, normed, embedded, first, per_layer }
         }
     }
 }

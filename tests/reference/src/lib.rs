@@ -43,6 +43,7 @@ pub mod mixture;
 pub mod multi_token;
 pub mod muon;
 pub mod objective;
+mod per_layer;
 pub mod permute;
 pub mod query_scaling;
 pub mod random;

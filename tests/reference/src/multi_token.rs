@@ -9,7 +9,7 @@
 //!
 //! The embedding's half comes first, as in the published checkpoints of DeepSeek-V3 and its relatives.
 
-use super::block::{Activations, Block, SharedGradients};
+use super::block::{Activations, Block, ReadGradients, Reads};
 use super::gpt::{Shape, Weights, accumulate};
 use super::linear_cross_entropy::stored_linear_cross_entropy;
 use super::matmul::{linear, linear_backward};
@@ -64,7 +64,7 @@ impl MtpModules<'_> {
             ));
             let fuse = &self.weights[&format!("{}.weight", name(FUSE))];
             let x = store(linear(&joined, fuse, None, rows, width, 2 * width));
-            let (out, block) = self.block(ahead).forward(x, None);
+            let (out, block) = self.block(ahead).forward(x, Reads::default());
             let normed = store(self.shape.norm(self.weights, &name(NORM), &out));
             depths.push(MtpActivations { embedded, state, joined, block, out, normed });
         }
@@ -99,7 +99,7 @@ impl MtpModules<'_> {
             let dnorm = self.shape.norm_backward(self.weights, &name(NORM), &depth.out, &head.dh, grads);
             let dout = storage.store(add(&dh, &dnorm));
             let dx =
-                self.block(ahead).backward(&depth.block, &dout, seed, grads, &mut SharedGradients::new());
+                self.block(ahead).backward(&depth.block, &dout, seed, grads, &mut ReadGradients::default());
 
             let fuse = format!("{}.weight", name(FUSE));
             let w = &self.weights[&fuse];

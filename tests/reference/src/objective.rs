@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use super::block::{FeedForward, SharedGradients};
+use super::block::{FeedForward, ReadGradients};
 use super::embedding::embedding_backward;
 use super::gpt::{HEAD_BIAS, Shape, Weights, accumulate, forward};
 use super::linear_cross_entropy::biased_linear_cross_entropy;
 use super::mixture::{Losses, Memory};
 use super::multi_token::MtpModules;
+use super::per_layer;
 use super::vector::{add, assert_len, scaled};
 
 /// Router states by layer index.
@@ -128,13 +129,19 @@ pub(super) fn with_seeds(
     } else {
         storage.store(add(&final_norm_backward(&head.dh, &mut grads), &dx_ahead))
     };
-    let mut shared = SharedGradients::new();
+    let mut read = ReadGradients::default();
     for (layer, saved) in last.blocks.iter().enumerate().rev() {
         let block = shape.block(weights, memories, layer, batch);
-        dx = block.backward(saved, &dx, seed, &mut grads, &mut shared);
+        dx = block.backward(saved, &dx, seed, &mut grads, &mut read);
         if shape.is_query_layer(layer) {
             dx = storage.store(final_norm_backward(&dx, &mut grads));
         }
+    }
+    if shape.variant.per_layer_width.is_some() {
+        read.inputs.reverse();
+        let of = (tokens, &last.first[..]);
+        let through = per_layer::backward(shape, weights, of, &last.per_layer, &read.inputs, &mut grads);
+        dx = storage.store(add(&dx, &through));
     }
     if shape.variant.embedding_norm {
         let dnorm = shape.norm_backward(weights, shape.embedding_norm(), &last.embedded, &dx, &mut grads);

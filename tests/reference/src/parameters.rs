@@ -1,9 +1,10 @@
 //! Names and sizes of the tensors of a model.
 
-use super::block::SINKS;
+use super::block::{SINKS, input_parameters};
 use super::gpt::{Architecture, HEAD, HEAD_BIAS, Layer, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
+use super::per_layer;
 use super::variant::{NormBias, Norms, Parallel, QkNorm};
 
 impl Shape {
@@ -65,6 +66,7 @@ impl Shape {
     fn llama_parameters(&self) -> Vec<(String, usize)> {
         let hidden = self.hidden_size;
         let mut list = vec![(self.embedding().to_owned(), self.vocab_size * hidden)];
+        list.extend(per_layer::parameters(self));
         (0..self.num_layers).for_each(|layer| list.extend(self.llama_block(layer)));
         self.add_norm(&mut list, self.final_norm().to_owned());
         if !self.tie_word_embeddings {
@@ -149,6 +151,10 @@ impl Shape {
         }
         if self.variant.norms != Norms::Before && !self.variant.weightless_norms {
             names.post_norms.iter().for_each(|norm| add(&format!("{norm}.weight"), hidden));
+        }
+        if let Some(width) = self.variant.per_layer_width {
+            let of_input = input_parameters(hidden, width);
+            of_input.iter().for_each(|(name, count)| add(&format!("{name}.weight"), *count));
         }
         if self.variant.layer_scalars {
             add("layer_scalar", 1);

@@ -34,6 +34,8 @@ pub struct Variant {
     pub value_norm: bool,
     /// The result of each block is multiplied by its tensor `layer_scalar`, which does not train.
     pub layer_scalars: bool,
+    /// Width of the embeddings that each block has of its own; Llama only.
+    pub per_layer_width: Option<usize>,
     /// The last block's queries are projected from a table by position; the final norm comes before that block.
     pub query_layer: bool,
     /// ε of the length by which each row of the head is divided; `None`: rows are as they are.
@@ -142,6 +144,7 @@ impl Variant {
         parallel: None,
         value_norm: false,
         layer_scalars: false,
+        per_layer_width: None,
         query_layer: false,
         head_epsilon: None,
         score_cap: None,

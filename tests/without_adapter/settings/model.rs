@@ -146,6 +146,15 @@ fn layers_may_differ() {
             "use_double_wide_mlp: True",
             "use_double_wide_mlp: is of layers that share keys and values; remove it, or give `num_kv_shared_layers`",
         ),
+        (
+            "hidden_size_per_layer_input: 2000000000",
+            "hidden_size_per_layer_input: makes 2000000000 columns for each of 5 layers, over 2147483648 in all; lower it",
+        ),
+        ("hidden_size_per_layer_input: 6", "hidden_size_per_layer_input: must be a multiple of 4"),
+        (
+            "hidden_size_per_layer_input: 8\n    mtp_depth: 1",
+            "hidden_size_per_layer_input: not built yet with multi-token prediction; remove it, or `mtp_depth`",
+        ),
         ("no_rope_layers: [1, 2]", "no_rope_layers: expected 1 or 0 for each layer, found `2`"),
     ] {
         let found = model(keys).unwrap_err().to_string();

@@ -509,6 +509,12 @@ fn what_ranks_cannot_divide_is_one_line() {
         ),
         (
             2,
+            &["--model.model_config.hidden_size_per_layer_input=8"],
+            "model_parallel",
+            "embeddings of each layer (`hidden_size_per_layer_input`)",
+        ),
+        (
+            2,
             &[
                 "--parallel_config.use_seq_parallel=True",
                 "--model.model_config.seq_length=3",
@@ -524,7 +530,7 @@ fn what_ranks_cannot_divide_is_one_line() {
     }
 }
 
-/// Layers that read the keys and values of another stage's.
+/// Layers that read the keys and values of another stage's, or the embedded tokens.
 #[test]
 fn stages_part_no_layer_from_what_it_reads() {
     let on = |keys: &str| {
@@ -532,8 +538,18 @@ fn stages_part_no_layer_from_what_it_reads() {
     };
     let accepted = on("--seed=1");
     assert!(accepted.starts_with("accepted "), "{accepted}");
-    let line = on("--model.model_config.num_kv_shared_layers=1");
-    let what = "puts layer 1 on another stage than layer 0, whose keys and values it reads; write fewer stages, or an \
-                `offset` that keeps them together";
-    assert!(line.lines().count() == 1 && line.ends_with(what), "{line}");
+    for (keys, what) in [
+        (
+            "--model.model_config.num_kv_shared_layers=1",
+            "puts layer 1 on another stage than layer 0, whose keys and values it reads; write fewer stages, or an \
+             `offset` that keeps them together",
+        ),
+        (
+            "--model.model_config.hidden_size_per_layer_input=8",
+            "stages cannot share embeddings of each layer (`hidden_size_per_layer_input`); write 1",
+        ),
+    ] {
+        let line = on(keys);
+        assert!(line.lines().count() == 1 && line.ends_with(what), "{line}");
+    }
 }

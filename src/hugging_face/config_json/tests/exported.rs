@@ -136,7 +136,8 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
             layer.intermediate_size *= if number == 2 { width } else { 1 };
         }));
     }
-    models.push(gemma4.with_layers(|layer| layer.values = Values::Normalised));
+    let inputs = ModelConfig { per_layer_width: Some(8), ..gemma4.clone() };
+    models.extend([gemma4, inputs].map(|model| model.with_layers(|layer| layer.values = Values::Normalised)));
     models.push(ModelConfig { activation: gelu_gate, ..llama() });
     let ungated = |kind, model| ModelConfig { activation: Activation::Gelu(kind), ..model };
     let layer_norm = |model| ModelConfig { norm: Norm::LayerNorm, ..model };

@@ -53,6 +53,7 @@ fn fill_config(model: &mut Model) {
     config.qk_norm = model.use_qk_norm == Some(true);
     config.qk_norm_kind = model.qk_norm_kind.unwrap_or_default();
     config.has_layer_scalars = model.layer_scalars == Some(true);
+    config.per_layer_width = model.hidden_size_per_layer_input;
     config.norm_placement = model.norm_placement.unwrap_or_default();
     config.parallel_residual = model.parallel_residual;
     config.norm = model.normalization.unwrap_or(config.norm);

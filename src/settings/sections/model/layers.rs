@@ -72,6 +72,7 @@ pub(super) fn check(model: &Model, reader: &Reader<'_>) {
     check_gate(model, reader);
     check_linear(model, reader);
     check_shared(model, reader);
+    check_inputs(model, reader);
     // Queries grow as they rotate.
     let rotate_as_a_whole =
         rotates && model.rotary_percent.unwrap_or(1.0) == 1.0 && model.no_rope_layers.is_none();
@@ -238,6 +239,24 @@ fn check_shared(model: &Model, reader: &Reader<'_>) {
         if lacks.is_some_and(|number| slides(model, number)) { "has" } else { "is without" },
     );
     reader.require(&[SHARED, "num_layers", TYPES], lacks.is_none(), message);
+}
+
+/// Checks the embeddings of each layer.
+fn check_inputs(model: &Model, reader: &Reader<'_>) {
+    const KEY: &str = "hidden_size_per_layer_input";
+    let Some(width) = model.hidden_size_per_layer_input else { return };
+    reader.require(&[KEY], width.is_multiple_of(4), "must be a multiple of 4");
+    let layers = model.config.num_layers;
+    let message =
+        format!("makes {width} columns for each of {layers} layers, over {MAX_SIZE} in all; lower it");
+    reader.require(&[KEY, "num_layers"], width.saturating_mul(layers) <= MAX_SIZE, message);
+    let is_plain = model.config.family == Family::Llama && !model.is_latent();
+    reader.require(&[KEY], is_plain, "not built yet for this type; remove it");
+    let is_layer_norm = model.normalization.unwrap_or(model.config.norm) == Norm::LayerNorm;
+    let message = "not built yet with LayerNorm; remove it, or write `normalization: RMSNorm`";
+    reader.require(&[KEY, "normalization"], !is_layer_norm, message);
+    let message = "not built yet with multi-token prediction; remove it, or `mtp_depth`";
+    reader.require(&[KEY, "mtp_depth"], model.mtp_depth.is_none_or(|depth| depth == 0), message);
 }
 
 /// Number of layers that share keys and values of others.

@@ -112,6 +112,9 @@ rows! {
         num_kv_shared_layers: Option<usize> = Shape.optional().of(LLAMA).example("1"),
         /// Whether the feed-forward layers of these are twice as wide; False by default.
         use_double_wide_mlp: Option<bool> = Shape.optional().of(LLAMA).example("True\nnum_kv_shared_layers: 1"),
+        /// Width of the embeddings that each layer has of its own, a multiple of 4, as in Gemma 4: a row of a table, by
+        /// token, and a projection of the embedded token, which the layer gates and adds to its result; none by default.
+        hidden_size_per_layer_input: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("8"),
         /// Which layers rotate q and k, as in SmolLM3's file: 1, or 0 for a layer without encoding of positions, for
         /// each layer or for the first layers, which is then repeated; all rotate by default.
         no_rope_layers: Option<Vec<u64>> = Numbers.optional().within(ROTATES).of(LLAMA).example("[1, 0]"),

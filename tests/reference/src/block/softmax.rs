@@ -1,7 +1,7 @@
 //! A block's attention by softmax, from its projections to the projection back.
 
 use super::latent::Latent;
-use super::{Activations, Block, SINKS, SharedGradients, add};
+use super::{Activations, Block, ReadGradients, SINKS, add};
 use crate::attention::{Attention, attention, attention_backward, sinks_backward};
 use crate::gpt::{Weights, accumulate};
 use crate::largest_scores::{by_head, largest_scores};
@@ -100,14 +100,14 @@ impl Block<'_> {
     }
 
     /// The gradient (N, D) of the input, given that of [`Block::softmax`]; adds those of the weights to `grads`, and those
-    /// of keys and values that are another block's to `shared`, which has those of its own.
+    /// of keys and values that are another block's to `read`, which has those of its own.
     pub(super) fn softmax_backward(
         &self,
         saved: &Softmax,
         input: &[f64],
         dadded: &[f64],
         grads: &mut Weights,
-        shared: &mut SharedGradients,
+        read: &mut ReadGradients,
     ) -> Vec<f64> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
@@ -117,16 +117,16 @@ impl Block<'_> {
         let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
         let [mut dq, mut dk, mut dv] = [dq, dk, dv].map(store);
         let layer = self.shape.layer(self.layer);
-        if let Some([dk_read, dv_read]) = shared.remove(&self.layer) {
+        if let Some([dk_read, dv_read]) = read.keys.remove(&self.layer) {
             (dk, dv) = (store(add(&dk, &dk_read)), store(add(&dv, &dv_read)));
         }
         if let Some(source) = layer.kv_source {
             let own = [std::mem::take(&mut dk), std::mem::take(&mut dv)];
-            let sum = match shared.remove(&source) {
+            let sum = match read.keys.remove(&source) {
                 Some([dk, dv]) => [store(add(&dk, &own[0])), store(add(&dv, &own[1]))],
                 None => own,
             };
-            shared.insert(source, sum);
+            read.keys.insert(source, sum);
         }
         let has_keys = layer.kv_source.is_none();
         if self.shape.variant.value_norm && has_keys {

@@ -177,6 +177,11 @@ fn sharing() -> Shape {
     let layers = BTreeMap::from([(0, first), (1, second), (2, third)]);
     Shape { num_layers: 3, other_layers: Some(layers), ..gemma4() }
 }
+/// Embeddings of each of two layers, 5 wide.
+fn per_layer() -> Shape {
+    let variant = Variant { per_layer_width: Some(5), ..gemma4().variant };
+    Shape { variant, gate: Gate::Gelu(Gelu::Tanh), tie_word_embeddings: true, ..gemma4() }
+}
 const FACTORS: Factors = Factors { embedding: 3.0, residual: 0.6, scores: Some(0.9), logits: 0.7 };
 const IGNORE: u32 = u32::MAX;
 const T: usize = 5;
@@ -235,6 +240,8 @@ fn every_gradient_is_the_finite_difference() {
         GATED,
         qwen3_next(),
         sharing(),
+        per_layer(),
+        adapted(&per_layer(), &["model.per_layer_model_projection", "model.layers.1.per_layer_projection"]),
         Shape { num_layers: 0, ..LLAMA },
         Shape { factors: FACTORS, tie_word_embeddings: true, ..LLAMA },
         Shape { gate: Gate::Gelu(Gelu::Tanh), ..LLAMA },
