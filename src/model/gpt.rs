@@ -304,7 +304,7 @@ impl TokenMixer<Parameter> {
         layer: usize,
         h: Normed<'p>,  // (N, D)
         x: Option<Var>, // (N, D)
-        shared: &mut SharedKeys,
+        shared: &mut Shared<'p>,
     ) -> Var {
         match (self, &ctx.config.layer(layer).linear) {
             (Self::Linear(linear), Some(sizes)) => linear.forward(tape, ctx, layer, sizes, h, x),

@@ -17,8 +17,8 @@ crate::params! {
     }
 }
 
-/// y (N, D) = factor · `table[ids]`, without a factor the rows as they are; ids (1, N), u32. The table (V, D) comes in parts of consecutive rows, several if it exceeds
-/// a binding.
+/// y (N, D) = factor · `table[ids]`, without a factor the rows as they are; ids (1, N), u32. The table (V, D) comes in
+/// parts of consecutive rows, several if it exceeds a binding.
 #[track_caller]
 pub fn embedding(rec: &mut Recorder, ids: Tensor, table: &[Tensor], factor: Option<f32>, y: Tensor) {
     look_up(rec, ids, table, (0, factor), y, false);

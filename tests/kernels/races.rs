@@ -3,7 +3,7 @@
 //!
 //! Here a few small cases of each family are executed; `GRISTMILL_INTERPRET=1` executes those of all tests.
 
-use crate::lab::{Barrier, Coverage, covering};
+use crate::lab::{Barrier, Coverage, FirstCases, covering};
 use crate::{
     attention, balance, causal_conv, decode, delta_gates, draw, dropout, elementwise, fingerprint,
     gated_delta_rule, grad_norm, grouped, hot_copies, latent_heads, linear_attention, linear_cross_entropy,
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Tests that together reach every entry point and every barrier, and how many of their first cases, counted by tier,
 /// are looked at. A list has tests of the same kernels, and those that take longest come first.
-const SOME_OF_EVERY_FAMILY: &[&[(fn(), usize)]] = &[
+const SOME_OF_EVERY_FAMILY: &[&[FirstCases]] = &[
     &[
         (matmul::matmul_is_the_product, 9),
         (matmul::products_of_few_rows, 9),

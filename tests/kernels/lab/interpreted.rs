@@ -179,10 +179,13 @@ pub struct Barrier {
 
 thread_local!(static COVERAGE: RefCell<Option<Coverage>> = const { RefCell::new(None) });
 
+/// A test, and how many of its first cases are looked at.
+pub type FirstCases = (fn(), usize);
+
 /// Runs lists of tests on the interpreter, a list at a time on each thread: of the first cases of each test, as many as
 /// it says, those whose kernels have an entry point that no earlier case of the list had, or a barrier that none missed
 /// when it was removed.
-pub fn covering(lists: &[&[(fn(), usize)]]) -> Coverage {
+pub fn covering(lists: &[&[FirstCases]]) -> Coverage {
     let (next, all) = (Mutex::new(lists.iter()), Mutex::new(Coverage::default()));
     let take = || next.lock().expect("no list is taken in a panic").next();
     let of_thread = || {
@@ -196,7 +199,7 @@ pub fn covering(lists: &[&[(fn(), usize)]]) -> Coverage {
     all.into_inner().expect("nothing was joined in a panic")
 }
 
-fn covering_list(tests: &[(fn(), usize)]) -> Coverage {
+fn covering_list(tests: &[FirstCases]) -> Coverage {
     COVERAGE.set(Some(Coverage::default()));
     for (test, cases) in tests {
         COVERAGE.with_borrow_mut(|coverage| coverage.as_mut().expect("set above").left = *cases);

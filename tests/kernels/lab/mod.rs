@@ -12,7 +12,7 @@ mod run;
 
 pub use bits::Bits;
 pub use case::{Case, Input};
-pub use interpreted::{Barrier, Coverage, covering};
+pub use interpreted::{Barrier, Coverage, FirstCases, covering};
 pub use run::{check, check_matrices, check_tier, check_units, takes_all};
 
 use ::reference::storage::widened;

@@ -1,7 +1,6 @@
 //! Layers that are not alike: `layer_types`, with `sliding_theta` and the keys of layers without a window, and
-//! `no_rope_layers`. Each list has one entry for each
-//! layer, or for the first layers, which are then repeated. The last layers may share the keys and values of others
-//! (`num_kv_shared_layers`).
+//! `no_rope_layers`. Each list has one entry for each layer, or for the first layers, which are then repeated. The last
+//! layers may share the keys and values of others (`num_kv_shared_layers`).
 
 use super::rope_scaling::GROWTH;
 use super::rows::Model;
