@@ -196,7 +196,7 @@ fn hot_experts_are_shown_and_count_in_the_estimate() {
             };
             let share = FACTOR * choices / EXPERTS as f64;
             for (name, got, want) in [
-                ("drop_rate", rates, over(&|is_hot| if is_hot { 26.0 } else { 13.0 })),
+                ("drop_rate", rates, over(&|is_hot| if is_hot { 18.0 } else { 9.0 })),
                 ("estimate", estimates, over(&|is_hot| if is_hot { share } else { share * SHARE })),
             ] {
                 let got = f64::from(got.as_ref().expect("a number a layer")[row]);
