@@ -26,14 +26,15 @@ pub(super) const STEM: &str = "model";
 /// The head of a model that is not tied.
 pub(super) const HEAD: &str = "lm_head.weight";
 /// Names of the embedding. Where a checkpoint has no head, the head repeats the embedding.
-pub(super) const EMBEDDINGS: [&str; 4] = [
+pub(super) const EMBEDDINGS: [&str; 5] = [
     "model.embed_tokens.weight",
     "transformer.wte.weight",
     "transformer.word_embeddings.weight",
     "model.decoder.embed_tokens.weight",
+    "gpt_neox.embed_in.weight",
 ];
 /// Prefixes that names lack in the file of a bare model, which is one without a head.
-const PREFIXES: [&str; 2] = ["model.", "transformer."];
+const PREFIXES: [&str; 3] = ["model.", "transformer.", "gpt_neox."];
 /// Ends of the names of tables that older versions of `transformers` saved beside the weights.
 const TABLES: [&str; 4] =
     [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", ".rotary_pos_emb.inv_freq"];
@@ -430,6 +431,20 @@ impl WeightFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hugging_face::config_json::tests::exported::exported;
+    use crate::model::parameters::{Gpt, Role};
+
+    /// Merging and exporting look for a tied embedding by these names, and bare models lack their prefix.
+    #[test]
+    fn the_embedding_of_every_family_is_known() {
+        for model in exported() {
+            let specs = Gpt::describe(&model);
+            let embedding = specs.iter().find(|spec| spec.role == Role::Embedding).expect("an embedding");
+            let name = &embedding.pieces[0].name;
+            assert!(EMBEDDINGS.contains(&name.as_str()), "{:?}: {name}", model.family);
+            assert!(PREFIXES.iter().any(|prefix| name.starts_with(prefix)), "{:?}: {name}", model.family);
+        }
+    }
 
     #[test]
     fn a_damaged_config_json_is_named_and_not_ignored() {

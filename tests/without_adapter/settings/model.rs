@@ -118,6 +118,10 @@ fn layers_may_differ() {
             "attention_k_eq_v: makes values of keys, which are then normalised; write `use_v_norm: True`, or remove it",
         ),
         (
+            "type: GPTNeoXConfig\n    use_qk_norm: True\n    use_v_norm: True\n    attention_k_eq_v: True",
+            "attention_k_eq_v: not built yet for this type; remove it",
+        ),
+        (
             "num_kv_shared_layers: 5",
             "num_kv_shared_layers: leaves none of 5 layers that has keys and values; lower it",
         ),
@@ -133,6 +137,15 @@ fn layers_may_differ() {
         (
             "num_kv_shared_layers: 1\n    use_qk_norm: True\n    qk_norm_kind: all_heads",
             "num_kv_shared_layers: not built yet with this norm of heads; remove it, or write `qk_norm_kind: heads`",
+        ),
+        (
+            "num_kv_shared_layers: 1\n    attention_output_gate: True",
+            "num_kv_shared_layers: not built yet where attention's output has gates; remove it, or `attention_output_gate`",
+        ),
+        (
+            "num_kv_shared_layers: 1\n    layer_types: [linear_attention, full_attention]\n    linear_num_value_heads: 4\n    \
+             linear_num_key_heads: 2\n    linear_key_head_dim: 8\n    linear_value_head_dim: 8",
+            "num_kv_shared_layers: not built yet beside linear attention; remove it, or write other `layer_types`",
         ),
         (
             "num_kv_shared_layers: 1\n    mtp_depth: 1",

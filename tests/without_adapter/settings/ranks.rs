@@ -496,6 +496,24 @@ fn what_ranks_cannot_divide_is_one_line() {
             "3 ranks cannot share 4 attention heads evenly",
         ),
         (
+            2,
+            &["--model.model_config.attention_output_gate=True"],
+            "model_parallel",
+            "2 ranks cannot share attention whose output has a gate",
+        ),
+        (
+            2,
+            &[
+                "--model.model_config.layer_types=[linear_attention, full_attention]",
+                "--model.model_config.linear_num_value_heads=4",
+                "--model.model_config.linear_num_key_heads=2",
+                "--model.model_config.linear_key_head_dim=8",
+                "--model.model_config.linear_value_head_dim=8",
+            ],
+            "model_parallel",
+            "2 ranks cannot share linear attention",
+        ),
+        (
             4,
             &["--model.model_config.n_kv_heads=2", "--model.model_config.intermediate_size=40"],
             "model_parallel",

@@ -126,6 +126,9 @@ fn check_global(model: &Model, reader: &Reader<'_>) {
     let message = "makes values of keys, which are then normalised; write `use_v_norm: True`, or remove it";
     let are_shared = model.attention_k_eq_v == Some(true);
     reader.require(&["attention_k_eq_v", "use_v_norm"], is_normed || !are_shared, message);
+    let is_plain = model.config.family == Family::Llama;
+    let message = "not built yet for this type; remove it";
+    reader.require(&["attention_k_eq_v", "type"], is_plain || !are_shared, message);
 }
 
 /// Whether names and layouts of the type are known for what Qwen3-Next has.
@@ -146,9 +149,13 @@ fn linear(model: &Model) -> LinearAttention {
     }
 }
 
+/// Whether some layers have linear attention.
+fn has_linear(model: &Model) -> bool {
+    model.layer_types.as_ref().is_some_and(|types| types.contains(&LayerType::Linear))
+}
+
 /// Checks linear attention: that its sizes are there, if some layers have it, and fit the kernels and each other.
 fn check_linear(model: &Model, reader: &Reader<'_>) {
-    let has_linear = model.layer_types.as_ref().is_some_and(|types| types.contains(&LayerType::Linear));
     let LinearAttention { heads, key_heads, key_dim, value_dim, .. } = linear(model);
     let sizes = [
         ("linear_num_value_heads", heads),
@@ -156,7 +163,7 @@ fn check_linear(model: &Model, reader: &Reader<'_>) {
         ("linear_key_head_dim", key_dim),
         ("linear_value_head_dim", value_dim),
     ];
-    if !has_linear {
+    if !has_linear(model) {
         let width = ("linear_conv_kernel_dim", model.linear_conv_kernel_dim.unwrap_or(0));
         let message = "is of `linear_attention`; list such layers in `layer_types`, or remove it";
         for (key, size) in sizes.into_iter().chain([width]) {
@@ -223,6 +230,11 @@ fn check_shared(model: &Model, reader: &Reader<'_>) {
     reader.require(&[SHARED, "qk_norm_kind"], heads_are_alone, message);
     let message = "not built yet where some layers do not rotate; remove it, or `no_rope_layers`";
     reader.require(&[SHARED, UNROTATED], model.no_rope_layers.is_none(), message);
+    let message = "not built yet beside linear attention; remove it, or write other `layer_types`";
+    reader.require(&[SHARED, TYPES], !has_linear(model), message);
+    let message = "not built yet where attention's output has gates; remove it, or `attention_output_gate`";
+    let has_gate = model.attention_output_gate == Some(true);
+    reader.require(&[SHARED, "attention_output_gate"], !has_gate, message);
     let message = "not built yet with multi-token prediction; remove it, or `mtp_depth`";
     reader.require(&[SHARED, "mtp_depth"], model.mtp_depth.is_none_or(|depth| depth == 0), message);
     let message = format!("leaves none of {layers} layers that has keys and values; lower it");
