@@ -4,6 +4,7 @@
 //! dimensions, F feed-forward width, V vocabulary.
 
 pub mod arena;
+mod attention;
 mod batch;
 mod buffers;
 pub mod config;

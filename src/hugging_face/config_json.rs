@@ -12,6 +12,7 @@
 //! its `config.json` and the log say what the nearest class lacks (`export/architecture.rs`).
 
 pub(in crate::hugging_face) mod classes;
+mod of_class;
 mod ours;
 mod rotary;
 mod shape;

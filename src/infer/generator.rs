@@ -263,8 +263,8 @@ impl Generator<'_> {
         Ok(())
     }
 
-    /// Notes that the device has run `token` after those in `cached`. A sequence that is done continues past the window,
-    /// where it overwrites the last token; states then hold more than any context.
+    /// Notes that the device has run `token` after those in `cached`. A sequence that is done continues past the
+    /// window, where it overwrites the last token; states then hold more than any context.
     fn append(&self, cached: &mut Vec<u32>, token: u32) {
         let window = self.recordings.window as usize;
         match cached.len() < window {

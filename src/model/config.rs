@@ -90,8 +90,8 @@ pub struct ModelConfig {
     pub gate_up_bias: bool,
     /// Whether the last projection of a feed-forward network has a bias; in experts with a gate it has none.
     pub down_bias: bool,
-    /// Whether each element of attention's output is multiplied by the sigmoid of a gate, projected beside its query (Qiu
-    /// et al., "Gated Attention for Large Language Models", 2025, as in Qwen3-Next).
+    /// Whether each element of attention's output is multiplied by the sigmoid of a gate, projected beside its query
+    /// (Qiu et al., "Gated Attention for Large Language Models", 2025, as in Qwen3-Next).
     pub attention_gate: bool,
     /// Whether the head has a bias, as in GPT-J.
     pub head_bias: bool,
@@ -323,8 +323,8 @@ impl ModelConfig {
         self.latent.map_or(layer.head_dim, |latent| latent.value_dim)
     }
 
-    /// Factor of the attention scores in `layer`: 1 / √head_dim where [`Factors`] have none. With latent attention under YaRN it is
-    /// multiplied by m(mscale_all_dim)², as the published code of DeepSeek-V2 has it.
+    /// Factor of the attention scores in `layer`: 1 / √head_dim where [`Factors`] have none. With latent attention
+    /// under YaRN it is multiplied by m(mscale_all_dim)², as the published code of DeepSeek-V2 has it.
     pub fn softmax_scale(&self, layer: &LayerConfig) -> f32 {
         if let Some(factor) = self.factors.scores {
             return factor as f32;

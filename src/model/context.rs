@@ -42,8 +42,9 @@ pub enum Mode<'c> {
     /// Like an evaluation, but no expert drops a token, so that the loss of a text does not depend on the others in its
     /// batch.
     Scoring,
-    /// Whole prompts of B sequences. Writes what later tokens read of them to a cache for each layer, which layers share
-    /// that share keys and values. No expert drops a token, so that a text does not depend on the others in its batch.
+    /// Whole prompts of B sequences. Writes what later tokens read of them to a cache for each layer, which layers
+    /// share that share keys and values. No expert drops a token, so that a text does not depend on the others in its
+    /// batch.
     Prefill {
         /// The caches.
         caches: &'c [Cache],
@@ -262,8 +263,8 @@ impl ForwardContext<'_> {
         self.matrix_ranks.filter(|ranks| ranks.shares_vocabulary)
     }
 
-    /// Rows of the embedding (V, D) for ids (1, N), whose indices `order` sorts, times their factor, plus rows of positions; this rank's
-    /// rows if ranks share tokens.
+    /// Rows of the embedding (V, D) for ids (1, N), whose indices `order` sorts, times their factor, plus rows of
+    /// positions; this rank's rows if ranks share tokens.
     pub(super) fn embed<'p>(
         &self,
         tape: &mut Tape<'_, 'p>,

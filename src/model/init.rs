@@ -24,9 +24,9 @@ pub fn initial_row(spec: &Spec, row: usize, seed: u64) -> Vec<f32> {
         Init::Ones => vec![1.0; spec.cols],
         Init::Zeros => vec![0.0; spec.cols],
         Init::Normal(std) => numbers.map(|number| (std * random.normal(number)) as f32).collect(),
-        Init::LogOfPace => {
-            let pace = |number| 0.01 + (16.0 - 0.01) * random.uniform(number);
-            numbers.map(|number| pace(number).ln() as f32).collect()
+        Init::LogOfDecayRate => {
+            let rate = |number| 0.01 + (16.0 - 0.01) * random.uniform(number);
+            numbers.map(|number| rate(number).ln() as f32).collect()
         }
         Init::Uniform(bound) => {
             numbers.map(|number| (bound * (2.0 * random.uniform(number) - 1.0)) as f32).collect()

@@ -3,8 +3,8 @@
 //! Letters, besides those of [`gpt`](super::gpt): H value heads with values of V elements and queries and keys of K; C
 //! columns that are convolved, over W tokens.
 //!
-//! In generation a state of fixed size takes the place of the cache: the last W - 1 tokens before the convolution, and what
-//! the rule holds. Neither can go back to earlier tokens.
+//! In generation a state of fixed size takes the place of the cache: the last W - 1 tokens before the convolution, and
+//! what the rule holds. Neither can go back to earlier tokens.
 
 use super::config::LinearAttention;
 use super::context::{DropoutSite, ForwardContext, LinearCache, Mode};

@@ -230,10 +230,10 @@ impl Names {
         }
     }
 
-    /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, or of HyperCLOVA X where
-    /// norms multiply by w and layers have no factor, and with norms of rotated heads those of Hunyuan. Without gates they
-    /// are those of Nemotron, Arcee and Jais 2, or with GELU and LayerNorm that multiplies by w those of StarCoder 2.
-    /// Falcon has names of its own for two norms of one residual stream.
+    /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, or of HyperCLOVA X
+    /// where norms multiply by w and layers have no factor, and with norms of rotated heads those of Hunyuan. Without
+    /// gates they are those of Nemotron, Arcee and Jais 2, or with GELU and LayerNorm that multiplies by w those of
+    /// StarCoder 2. Falcon has names of its own for two norms of one residual stream.
     pub fn of_model(config: &ModelConfig) -> &'static Self {
         match (config.family, config.norm_placement, config.qk_norm_kind) {
             (Family::Llama, NormPlacement::Both, _)

@@ -89,9 +89,9 @@ pub enum TokenMixer<P> {
 /// Attention of H query heads and G key-value heads of C dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelfAttention<P> {
-    /// q, k and v as one product, ((H + 2 G)·C, D), or their latent parts. If there are `queries`, only k and v: (2 G·C,
-    /// D). Of a layer that reads the keys and values of another, only q: (H·C, D). Before q come the gates of the output,
-    /// (H·C, D) more, in models that have them.
+    /// q, k and v as one product, ((H + 2 G)·C, D), or their latent parts. If there are `queries`, only k and v: (2
+    /// G·C, D). Of a layer that reads the keys and values of another, only q: (H·C, D). Before q come the gates of the
+    /// output, (H·C, D) more, in models that have them.
     pub wqkv: Linear<P>,
     /// Queries that do not come from the layer's input.
     pub queries: Option<LearnedQueries<P>>,

@@ -1,12 +1,13 @@
 //! Embeddings that each layer has of its own, which it adds after its feed-forward network (Gemma 3n, 2025, and 4).
 //!
-//! They are the sum of a row of a table and of a projection of the embedded tokens x₀: with P columns for each of L layers
+//! They are the sum of a row of a table and of a projection of the embedded tokens x₀: with P columns for each of L
+//! layers
 //!
 //! eₗ = (√P · table\[id\]ₗ + norm(W x₀ / √D)ₗ) / √2
 //!
-//! and layer l adds norm(W_out (act(W_gate x) · eₗ)) to its result x. The projection is one product for all layers, whose
-//! parts are ranges of it. Of the table (V, L·P) a layer reads its own columns alone, so that no tensor has the rows of
-//! all layers for all tokens, and they are read again where the layer is recomputed.
+//! and layer l adds norm(W_out (act(W_gate x) · eₗ)) to its result x. The projection is one product for all layers,
+//! whose parts are ranges of it. Of the table (V, L·P) a layer reads its own columns alone, so that no tensor has the
+//! rows of all layers for all tokens, and they are read again where the layer is recomputed.
 
 use super::config::{Activation, Gate, ModelConfig};
 use super::context::ForwardContext;

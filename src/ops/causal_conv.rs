@@ -1,5 +1,5 @@
-//! Causal convolution of each channel by itself, over the last tokens of its document: linear attention has it before its
-//! queries, keys and values (Dao and Gu, 2024), LFM2 between its gates.
+//! Causal convolution of each channel by itself, over the last tokens of its document: linear attention has it before
+//! its queries, keys and values (Dao and Gu, 2024), LFM2 between its gates.
 
 use super::attention::DocumentBounds;
 use super::column_sum::fold_partials;
@@ -164,8 +164,8 @@ pub const fn kept_tokens(width: u32) -> u32 {
     width - 1
 }
 
-/// `state` (B · (W - 1), C): the last W - 1 rows of each sequence of x (N, C) up to row number `last_rows` (1, B) u32 of
-/// x, the newest last, and zeros for those before its first token. x may be a range of columns; W is 2 or more.
+/// `state` (B · (W - 1), C): the last W - 1 rows of each sequence of x (N, C) up to row number `last_rows` (1, B) u32
+/// of x, the newest last, and zeros for those before its first token. x may be a range of columns; W is 2 or more.
 #[track_caller]
 pub fn causal_conv_state(rec: &mut Recorder, x: Tensor, last_rows: Tensor, state: Tensor, width: u32) {
     assert_state(&x, last_rows.cols, &state, width);
@@ -192,8 +192,8 @@ pub fn causal_conv_state(rec: &mut Recorder, x: Tensor, last_rows: Tensor, state
     rec.dispatch(kernel.constant("ROWS", ROWS).constant("WIDTH", width), &bindings, &params, grid);
 }
 
-/// y (B, C) of one more token x (B, C) of each of B sequences, after those in `state` (B · (W - 1), C), which then holds
-/// it, too. x may be a range of columns; documents are not looked at.
+/// y (B, C) of one more token x (B, C) of each of B sequences, after those in `state` (B · (W - 1), C), which then
+/// holds it, too. x may be a range of columns; documents are not looked at.
 #[track_caller]
 pub fn causal_conv_step(rec: &mut Recorder, x: Tensor, w: Tensor, state: Tensor, y: Tensor, has_silu: bool) {
     assert_state(&x, x.rows, &state, w.rows);

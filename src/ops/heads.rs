@@ -9,8 +9,8 @@ pub const WIDEST_HEAD: u32 = 512;
 pub struct HeadLayout {
     /// Query heads.
     pub heads: u32,
-    /// Key and value heads, a divisor of `heads`: query head h uses key and value head h / (heads / kv_heads). 0 in rows
-    /// of [queries alone](Self::of_queries), which do not attend by themselves.
+    /// Key and value heads, a divisor of `heads`: query head h uses key and value head h / (heads / kv_heads). 0 in
+    /// rows of [queries alone](Self::of_queries), which do not attend by themselves.
     pub kv_heads: u32,
     /// Elements of a query and of a key; a multiple of 4.
     pub head_dim: u32,

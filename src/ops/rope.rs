@@ -65,8 +65,8 @@ pub fn cos_sin_table(
     table
 }
 
-/// Rotates every query and key of `qkv` (N, layout.cols()), or queries alone, in place by its token's position; `positions` (1, N) u32
-/// index the rows of `cos_sin` (see [`cos_sin_table`]). Values are not touched.
+/// Rotates every query and key of `qkv` (N, layout.cols()), or queries alone, in place by its token's position;
+/// `positions` (1, N) u32 index the rows of `cos_sin` (see [`cos_sin_table`]). Values are not touched.
 #[track_caller]
 pub fn rope(
     rec: &mut Recorder,

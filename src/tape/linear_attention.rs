@@ -1,4 +1,5 @@
-//! Linear attention on the tape: the short convolution, the gates, the gated delta rule, and the norm and gates after it.
+//! Linear attention on the tape: the short convolution, the gates, the gated delta rule, and the norm and gates after
+//! it.
 
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
@@ -34,7 +35,8 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// Writes the state of a convolution `width` tokens wide after row `last_rows` (1, B) of each of B sequences x (N, C).
+    /// Writes the state of a convolution `width` tokens wide after row `last_rows` (1, B) of each of B sequences x (N,
+    /// C).
     ///
     /// # Panics
     /// On a tape for training: a state has no backward.
@@ -135,8 +137,8 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// The rule on one more token of each of B sequences, x (B, 2 key_heads·K + H·V) with `gates`, after those in `state`
-    /// (B·H·K, V), f32: (B, H·V).
+    /// The rule on one more token of each of B sequences, x (B, 2 key_heads·K + H·V) with `gates`, after those in
+    /// `state` (B·H·K, V), f32: (B, H·V).
     ///
     /// # Panics
     /// On a tape for training, as [`fill_conv_state`](Self::fill_conv_state).

@@ -16,7 +16,8 @@ use crate::ops::{add, embedding, layer_norm, max_logit, rms_norm, zero};
 use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
-    /// Rows of `table` (V, D) by id, times `factor` if there is one: (N, D). `order` (1, N): token indices sorted by id.
+    /// Rows of `table` (V, D) by id, times `factor` if there is one: (N, D). `order` (1, N): token indices sorted by
+    /// id.
     #[track_caller]
     pub fn embedding(
         &mut self,
@@ -73,8 +74,8 @@ impl<'p> Tape<'_, 'p> {
         self.looked_up(ids, order, (table, None), embedding::first_row_after(skipped), x.tensor, &[x])
     }
 
-    /// x (N, P) + factor · columns `first` to `first` + P of the rows of `table` by id, in place: `x` must have no other
-    /// reader. `first` and P are multiples of 4. `order` (1, N): token indices sorted by id.
+    /// x (N, P) + factor · columns `first` to `first` + P of the rows of `table` by id, in place: `x` must have no
+    /// other reader. `first` and P are multiples of 4. `order` (1, N): token indices sorted by id.
     #[track_caller]
     pub fn add_embedding_columns(
         &mut self,
@@ -136,8 +137,8 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// A copy of `count` columns of x from number `first` on, both multiples of 4, for readers that outlive x: (N, count).
-    /// Its gradient is added to those columns of x's.
+    /// A copy of `count` columns of x from number `first` on, both multiples of 4, for readers that outlive x: (N,
+    /// count). Its gradient is added to those columns of x's.
     #[track_caller]
     pub fn copied_columns(&mut self, x: Var, first: u32, count: u32) -> Var {
         let range = move |tensor: Tensor| tensor.columns(first, count);
@@ -158,7 +159,8 @@ impl<'p> Tape<'_, 'p> {
         self.rms_norm_onto(None, x, weight, norm)
     }
 
-    /// residual + x / rms(x) · w, (N, D), or w times the factor of the norm. The gradient of the residual is the gradient of the result, without a copy.
+    /// residual + x / rms(x) · w, (N, D), or w times the factor of the norm. The gradient of the residual is the
+    /// gradient of the result, without a copy.
     #[track_caller]
     pub fn add_rms_norm(&mut self, residual: Var, x: Var, weight: &'p Parameter, norm: RmsNorm) -> Var {
         self.rms_norm_onto(Some(residual), x, weight, norm)

@@ -42,9 +42,9 @@ impl Setup {
         Self::new(name, &format!("{layers}, {model}"))
     }
 
-    /// The model with five layers, of which the last three read the keys and values of the first, the second and the first,
-    /// and have wider feed-forward networks. Heads are wider and fewer in layers without a window, whose values are their
-    /// keys, as in Gemma 4.
+    /// The model with five layers, of which the last three read the keys and values of the first, the second and the
+    /// first, and have wider feed-forward networks. Heads are wider and fewer in layers without a window, whose values
+    /// are their keys, as in Gemma 4.
     pub fn of_shared_keys(name: &'static str, model: &str) -> Self {
         let layers = "n_kv_heads: 2, use_qk_norm: True, use_v_norm: True, sliding_window: 7, layer_types: \
                       [sliding_attention, full_attention], global_head_dim: 20, num_global_key_value_heads: 1, \

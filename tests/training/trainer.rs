@@ -73,8 +73,8 @@ fn gates_of_attention_follow_the_reference() {
     follows_the_reference(&adapters, 4);
 }
 
-/// Linear attention before a layer of softmax: with a convolution of another width, with adapters, on each tier; and under
-/// Muon.
+/// Linear attention before a layer of softmax: with a convolution of another width, with adapters, on each tier; and
+/// under Muon.
 #[test]
 fn linear_attention_follows_the_reference() {
     follows(&Setup::of_linear_attention("linear attention", ""));

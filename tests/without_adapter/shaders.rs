@@ -414,8 +414,8 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         .collect()
 }
 
-/// With `GRISTMILL_LONG` each variant, else those with two conditions together, an element or a value of a constant that
-/// no other variant of their entry point had.
+/// With `GRISTMILL_LONG` each variant, else those with two conditions together, an element or a value of a constant
+/// that no other variant of their entry point had.
 #[test]
 fn every_variant_composes_and_is_written() {
     let mut variants = variants();

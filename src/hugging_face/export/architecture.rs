@@ -47,11 +47,11 @@
 //! | has a shared expert without a gate, or groups, or no QK-norm | `DeepseekForCausalLM` (DeepSeek-MoE) | plain softmax, no QK-norm, no q/k/v biases, no window, heads as wide together as the model; the shared expert, if any, as above |
 //! | otherwise | `Qwen3MoeForCausalLM` | plain softmax, no q/k/v biases |
 //!
-//! No architecture has dynamic NTK scaling as MindFormers computes it, or norms that multiply by 1 + w. "Plain softmax" means no selection bias, no
-//! groups, and gates that are not scaled. Only `Glm4MoeForCausalLM`, `GlmForCausalLM` and `Phi3ForCausalLM` rotate a
-//! part of each head. Capacity, which drops tokens in training, has no key. Llama and Qwen3 have a bias of attention's
-//! output projection only together with those of q, k and v. Llama has biases of the feed-forward layer only if all its
-//! projections have one.
+//! No architecture has dynamic NTK scaling as MindFormers computes it. "Plain softmax"
+//! means no selection bias, no groups, and gates that are not scaled. Only `Glm4MoeForCausalLM`, `GlmForCausalLM` and
+//! `Phi3ForCausalLM` rotate a part of each head. Capacity, which drops tokens in training, has no key. Llama and Qwen3
+//! have a bias of attention's output projection only together with those of q, k and v. Llama has biases of the
+//! feed-forward layer only if all its projections have one.
 
 use super::{hugging_face_scaling, query_scalar};
 use crate::hugging_face::config_json::classes::{Class, named, of_type};
@@ -519,8 +519,8 @@ fn shares_by_kind(model: &ModelConfig) -> bool {
     (0..model.num_layers).all(|number| model.layer(number).kv_source == kv_source(number, first, slides))
 }
 
-/// Whether dense layers are not all as wide, but for those of Gemma 4 that read the keys and values of others, which may
-/// be twice as wide.
+/// Whether dense layers are not all as wide, but for those of Gemma 4 that read the keys and values of others, which
+/// may be twice as wide.
 fn has_other_widths(model: &ModelConfig, is_gemma4: bool) -> bool {
     let width = |layer: &LayerConfig| match layer.kv_source {
         Some(_) if is_gemma4 && has_wide_readers(model) => 2 * model.layer.intermediate_size,

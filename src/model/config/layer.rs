@@ -13,8 +13,8 @@ pub struct LayerConfig {
     pub num_kv_heads: usize,
     /// Width of a head (C).
     pub head_dim: usize,
-    /// Where values come from, and whether they are normalised. Only with QK-norm of single heads, before the rotation, are they not
-    /// plain.
+    /// Where values come from, and whether they are normalised. Only with QK-norm of single heads, before the rotation,
+    /// are they not plain.
     pub values: Values,
     /// The earlier layer whose keys and values this one reads, of heads like its own, instead of computing any; `None`:
     /// it has its own. Not with heads that are normalised together.
@@ -70,8 +70,8 @@ impl Rotary {
     }
 }
 
-/// The layer whose keys and values layer number `number` reads where the layers from `first` on have none, as in Gemma 4:
-/// the last one that has and `slides`, or not, like it.
+/// The layer whose keys and values layer number `number` reads where the layers from `first` on have none, as in Gemma
+/// 4: the last one that has and `slides`, or not, like it.
 pub(crate) fn kv_source(number: usize, first: usize, slides: impl Fn(usize) -> bool) -> Option<usize> {
     let is_like = |other: &usize| slides(*other) == slides(number);
     (0..first).rev().find(is_like).filter(|_| number >= first)
@@ -173,8 +173,8 @@ impl ModelConfig {
         layer.sliding_window.or(layer.wide_window.filter(counts))
     }
 
-    /// The heads that `layer` computes from its input, and what becomes of their values. Where keys and values are those
-    /// of another layer, these are the queries alone.
+    /// The heads that `layer` computes from its input, and what becomes of their values. Where keys and values are
+    /// those of another layer, these are the queries alone.
     pub(crate) fn own_heads(&self, layer: &LayerConfig) -> (HeadLayout, Values) {
         let layout = self.head_layout(layer);
         match layer.kv_source {

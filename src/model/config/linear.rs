@@ -1,5 +1,5 @@
-//! Linear attention by the gated delta rule (Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024), as in Qwen3-Next and
-//! Qwen3.5.
+//! Linear attention by the gated delta rule (Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024), as in
+//! Qwen3-Next and Qwen3.5.
 
 use crate::ops::attention::DocumentBounds;
 use crate::ops::causal_conv::CausalConv;
@@ -43,8 +43,8 @@ impl LinearAttention {
         2 * self.keys() + self.values()
     }
 
-    /// Widths of the parts of the first product: what is convolved, the gates of the norm, and what decays and strengths
-    /// are made of.
+    /// Widths of the parts of the first product: what is convolved, the gates of the norm, and what decays and
+    /// strengths are made of.
     pub(crate) fn parts(&self) -> [u32; 3] {
         [self.channels() as u32, self.values() as u32, gate_cols(self.heads as u32)]
     }

@@ -9,12 +9,12 @@ use crate::model::names::linear as names;
 /// Linear attention of H value heads, whose queries, keys and values are C columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinearMixer<P> {
-    /// Queries, keys and values, the gates of the norm, b of the strengths and a of the decays as one product: (C + H·V + 2
-    /// H, D).
+    /// Queries, keys and values, the gates of the norm, b of the strengths and a of the decays as one product:
+    /// (C + H·V + 2 H, D).
     pub w_in: Linear<P>,
     /// (W, C)
     pub conv: P,
-    /// (H): logarithms of the paces of the decays.
+    /// (H): logarithms of the decay rates.
     pub a_log: P,
     /// (H): added to a.
     pub dt_bias: P,
@@ -41,7 +41,7 @@ impl<P> LinearMixer<P> {
         Self {
             w_in: layer.linear(["attention.w_in", ""], &rows, width, std, false),
             conv: layer.convolution("attention.conv", names::CONV, [sizes.conv_width, sizes.channels()]),
-            a_log: layer.of_linear_heads("attention.a_log", names::A_LOG, heads, Init::LogOfPace),
+            a_log: layer.of_linear_heads("attention.a_log", names::A_LOG, heads, Init::LogOfDecayRate),
             dt_bias: layer.of_linear_heads("attention.dt_bias", names::DT_BIAS, heads, Init::Ones),
             norm: layer.plain_norm("attention.norm", names::NORM, sizes.value_dim),
             wo: layer.linear(["attention.wo", ""], &out, values, residual_std, false),
@@ -49,8 +49,8 @@ impl<P> LinearMixer<P> {
     }
 }
 
-/// Files of Qwen3-Next hold, for each key head, its query, its key, its values and their gates side by side; and b and a of
-/// its value heads.
+/// Files of Qwen3-Next hold, for each key head, its query, its key, its values and their gates side by side; and b and
+/// a of its value heads.
 fn groups(sizes: &LinearAttention) -> Vec<RowGroups> {
     let shared = sizes.heads / sizes.key_heads;
     let values = shared * sizes.value_dim;

@@ -139,8 +139,8 @@ pub enum Init {
     Normal(f64),
     /// Uniform between plus and minus this.
     Uniform(f64),
-    /// The logarithm of a number that is uniform between 0.01 and 16, as in `transformers`.
-    LogOfPace,
+    /// The logarithm of a decay rate that is uniform between 0.01 and 16, as in `transformers`.
+    LogOfDecayRate,
     /// All ones.
     Ones,
     /// All zeros.
@@ -178,8 +178,8 @@ pub struct Stack {
     pub is_interleaved: bool,
 }
 
-/// Rows of several kinds that files hold group by group, as q, k and v in Bloom and InternLM2: the query heads that share
-/// a key head, that key head, its value head. Arenas hold all rows of a kind together.
+/// Rows of several kinds that files hold group by group, as q, k and v in Bloom and InternLM2: the query heads that
+/// share a key head, that key head, its value head. Arenas hold all rows of a kind together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowGroups {
     /// Number of groups.

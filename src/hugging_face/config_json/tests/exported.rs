@@ -382,8 +382,8 @@ fn our_own_checkpoints_load_again() {
     }
 }
 
-/// What a class lacks is asked of each model that is exported as it: a wrong answer would leave a note in all its files.
-/// Code that is not in `transformers` has one in any case.
+/// What a class lacks is asked of each model that is exported as it: a wrong answer would leave a note in all its
+/// files. Code that is not in `transformers` has one in any case.
 #[test]
 fn each_class_that_is_written_says_some_model_without_a_note() {
     let configs: Vec<_> = exported().iter().map(hugging_face_config).collect();

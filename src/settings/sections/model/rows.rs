@@ -35,14 +35,14 @@ rows! {
         multi_latent_attention: Option<bool> = Shape.optional().of(DEEPSEEK).example("True"),
         /// Share of a head's dimensions that rotate, an even number of them; 1 by default, 0.5 in ChatGLM2Config.
         rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA).example("0.5"),
-        /// Whether the feed-forward layer has a gate beside its first projection, as SwiGLU has, Megatron's name; True by
-        /// default. Without one the activation of `hidden_act` stands between two projections.
+        /// Whether the feed-forward layer has a gate beside its first projection, as SwiGLU has, Megatron's name; True
+        /// by default. Without one the activation of `hidden_act` stands between two projections.
         gated_linear_unit: Option<bool> = Shape.optional().example("False\nhidden_act: gelu_exact"),
-        /// Whether RMSNorm is applied to each head of q and k before rotation, or as `qk_norm_kind` says. DeepSeek's types accept only `True`:
-        /// they normalise their latent vectors instead.
+        /// Whether RMSNorm is applied to each head of q and k before rotation, or as `qk_norm_kind` says. DeepSeek's
+        /// types accept only `True`: they normalise their latent vectors instead.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
-        /// How `use_qk_norm` normalises q and k: `heads` one by one, `all_heads` of q together and all of k, as in OLMo 2,
-        /// or `rotated_heads`, one by one after the rotation, as in Hunyuan; `heads` by default.
+        /// How `use_qk_norm` normalises q and k: `heads` one by one, `all_heads` of q together and all of k, as in OLMo
+        /// 2, or `rotated_heads`, one by one after the rotation, as in Hunyuan; `heads` by default.
         qk_norm_kind: Option<QkNorm> = Shape.optional().of(LLAMA).example("all_heads\nuse_qk_norm: True"),
         /// The norm of attention, feed-forward layer and head: `RMSNorm`, Llama's, or `LayerNorm`, GPT-2's.
         normalization: Option<Norm> = Shape.optional().example("LayerNorm"),
@@ -50,8 +50,8 @@ rows! {
         norm_has_bias: Option<bool> = Shape.optional().of(LLAMA).example("False\nnormalization: LayerNorm"),
         /// Whether norms have a weight; True by default, except in nanochat.
         norm_has_weight: Option<bool> = Shape.optional().of(LLAMA).example("False"),
-        /// Where the norms of a layer stand: `before` attention and feed-forward layer, `after` them (x + norm(f(x)), as
-        /// in OLMo 2), or `both`; `before` by default.
+        /// Where the norms of a layer stand: `before` attention and feed-forward layer, `after` them (x + norm(f(x)),
+        /// as in OLMo 2), or `both`; `before` by default.
         norm_placement: Option<NormPlacement> = Shape.optional().of(LLAMA).example("after"),
         /// Whether norms multiply by 1 + w instead of w, as in Gemma; their weights then start at 0. Megatron's name;
         /// False by default.
@@ -62,8 +62,8 @@ rows! {
         /// Attention window in tokens: the token itself and those before it; unlimited by default.
         sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
         /// Which layers have that window: `sliding_attention` or `full_attention` for each layer, as in Hugging Face's
-        /// files, or for the first layers, which is then repeated; all have it by default. `linear_attention` is the gated
-        /// delta rule of Qwen3-Next instead, whose heads the keys from `linear_num_value_heads` on describe.
+        /// files, or for the first layers, which is then repeated; all have it by default. `linear_attention` is the
+        /// gated delta rule of Qwen3-Next instead, whose heads the keys from `linear_num_value_heads` on describe.
         layer_types: Option<Vec<LayerType>> = Numbers.optional()
             .example("[sliding_attention, full_attention]\nsliding_window: 5"),
         /// Value heads of linear attention, each of which has a state; a multiple of 4.
@@ -101,19 +101,20 @@ rows! {
         /// Whether v is normalised head by head like q and k, without a weight, as in Gemma 4; only with `use_qk_norm`
         /// and False by default.
         use_v_norm: Option<bool> = Numbers.optional().of(LLAMA).example("True\nuse_qk_norm: True"),
-        /// Whether the result of each layer is multiplied by a number that its checkpoint holds and nothing trains, as in
-        /// Gemma 4; False by default.
+        /// Whether the result of each layer is multiplied by a number that its checkpoint holds and nothing trains, as
+        /// in Gemma 4; False by default.
         layer_scalars: Option<bool> = Shape.optional().of(LLAMA).example("True"),
-        /// Whether each element of attention's output is multiplied by the sigmoid of a gate that is projected beside its
-        /// query, as in Qwen3-Next; Megatron's name, False by default.
+        /// Whether each element of attention's output is multiplied by the sigmoid of a gate that is projected beside
+        /// its query, as in Qwen3-Next; Megatron's name, False by default.
         attention_output_gate: Option<bool> = Shape.optional().of(LLAMA).example("True"),
-        /// Number of layers, the last ones, that have no keys and values: each reads those of the last layer before all of
-        /// them that has a window as it has one, or has none as it has none, as in Gemma 4; none by default.
+        /// Number of layers, the last ones, that have no keys and values: each reads those of the last layer before all
+        /// of them that has a window as it has one, or has none as it has none, as in Gemma 4; none by default.
         num_kv_shared_layers: Option<usize> = Shape.optional().of(LLAMA).example("1"),
         /// Whether the feed-forward layers of these are twice as wide; False by default.
         use_double_wide_mlp: Option<bool> = Shape.optional().of(LLAMA).example("True\nnum_kv_shared_layers: 1"),
         /// Width of the embeddings that each layer has of its own, a multiple of 4, as in Gemma 4: a row of a table, by
-        /// token, and a projection of the embedded token, which the layer gates and adds to its result; none by default.
+        /// token, and a projection of the embedded token, which the layer gates and adds to its result; none by
+        /// default.
         hidden_size_per_layer_input: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("8"),
         /// Which layers rotate q and k, as in SmolLM3's file: 1, or 0 for a layer without encoding of positions, for
         /// each layer or for the first layers, which is then repeated; all rotate by default.
@@ -139,8 +140,8 @@ rows! {
         /// one for each stage, or one for each stage of each interleave. Counts of layers in `recompute_config` follow
         /// it.
         offset: Option<Offset> = Host.optional().example("[0]"),
-        /// Chunks of layers in each pipeline stage, as `parallel_config.pp_interleave_num` says; only one of them may be
-        /// written, unless they agree.
+        /// Chunks of layers in each pipeline stage, as `parallel_config.pp_interleave_num` says; only one of them may
+        /// be written, unless they agree.
         pp_interleave_num: Option<u64> = Host.optional().within(COUNT).example("2"),
     }
     with
@@ -166,8 +167,8 @@ rows! {
         /// Activation of the feed-forward layer, in Llama's types of its gate: `silu` makes SwiGLU, GELU GeGLU,
         /// `swigluoai` the clamped form of gpt-oss, min(g, 7) sigmoid(1.702 min(g, 7)) (u + 1) with u between -7 and 7.
         /// GPT-2's is GELU: `gelu_new` and, with a notice, `gelu` are its published form, the tanh approximation;
-        /// `gelu_exact` is x Φ(x), and `fast_gelu`, PanGu-α's default, x sigmoid(1.702 x). Without a gate, also `relu`, and
-        /// `relu2`, its square.
+        /// `gelu_exact` is x Φ(x), and `fast_gelu`, PanGu-α's default, x sigmoid(1.702 x). Without a gate, also `relu`,
+        /// and `relu2`, its square.
         activation "hidden_act": Activation = Shape.derived().read_by(activation).example("gelu_exact"),
         /// Tokens in a window (T).
         seq_length: usize = Shape.required().within(SIZE),
@@ -187,8 +188,8 @@ rows! {
         /// Factor of what attention and feed-forward layer add to the residual stream; 1 by default.
         factors.residual "residual_multiplier": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
             .example("0.22"),
-        /// Factor of the attention scores; 1 / √`head_dim` by default, which latent attention under `yarn` multiplies by
-        /// a power of its factor.
+        /// Factor of the attention scores; 1 / √`head_dim` by default, which latent attention under `yarn` multiplies
+        /// by a power of its factor.
         factors.scores "attention_multiplier": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
             .example("0.015625"),
         /// What the logits are divided by; 1 by default.

@@ -6,8 +6,8 @@
 //! other keys they have, and which classes stay out.
 //!
 //! CONTRIBUTING.md ("A new family") has all places of a new type. One that MindFormers has, too, is a row in
-//! `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a line in
-//! `tests/transformers/compare.py`.
+//! `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a line
+//! in `tests/transformers/compare.py`.
 
 use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS, GPT2, LLAMA, Model};
 use crate::model::config::{

@@ -36,8 +36,8 @@ impl Softmax {
 }
 
 impl Block<'_> {
-    /// What attention makes of its input (N, D), its projection back included: (N, D). Without keys and values of its own
-    /// it reads those of another block, `shared`.
+    /// What attention makes of its input (N, D), its projection back included: (N, D). Without keys and values of its
+    /// own it reads those of another block, `shared`.
     pub(super) fn softmax(&self, input: &[f64], shared: Option<[&[f64]; 2]>) -> (Vec<f64>, Softmax) {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
@@ -99,8 +99,8 @@ impl Block<'_> {
         (mixed, saved)
     }
 
-    /// The gradient (N, D) of the input, given that of [`Block::softmax`]; adds those of the weights to `grads`, and those
-    /// of keys and values that are another block's to `read`, which has those of its own.
+    /// The gradient (N, D) of the input, given that of [`Block::softmax`]; adds those of the weights to `grads`, and
+    /// those of keys and values that are another block's to `read`, which has those of its own.
     pub(super) fn softmax_backward(
         &self,
         saved: &Softmax,

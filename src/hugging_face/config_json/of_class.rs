@@ -1,0 +1,182 @@
+//! Facts that follow from several keys of one class, or from a key that has another form in it.
+
+use super::classes::{self, Fact, Facts, Reading};
+use super::theirs::{Layers, is_rotary};
+use serde_json::{Value, json};
+
+/// Sets the facts that follow from several keys of one class.
+pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
+    let heads = facts.get("num_heads").map(|heads| heads.value.clone()).unwrap_or_default();
+    let half = facts.get("head_dim").and_then(|width| width.value.as_u64()).unwrap_or(0) / 2;
+    let mut insert = |fact, key: &str, value| facts.insert(fact, Fact { key: key.to_string(), value });
+    let is_new_falcon = reading.is_on("new_decoder_architecture");
+    // GPTBigCode and the first Falcons: a switch instead of a number.
+    if reading.reads("multi_query") && !is_new_falcon {
+        insert(
+            "n_kv_heads",
+            "multi_query",
+            if reading.is_on("multi_query") { 1.into() } else { heads.clone() },
+        );
+    }
+    // HyperCLOVA X: norms after sublayers beside those before them.
+    if reading.reads("use_post_norm") {
+        let placement = reading.is_on("use_post_norm").then_some("both");
+        insert("norm_placement", "use_post_norm", placement.into());
+    }
+    // GPT-NeoX and StableLM: a switch. StableLM's feed-forward network then reads the norm of attention.
+    if reading.reads("use_parallel_residual") {
+        let word = if reading.reads("use_qkv_bias") { "one_norm" } else { "two_norms" };
+        let value = reading.is_on("use_parallel_residual").then_some(word);
+        insert("parallel_residual", "use_parallel_residual", value.into());
+    }
+    // Falcon: switches and a number of norms. Other combinations fail in the class itself.
+    if reading.reads("num_ln_in_parallel_attn") {
+        let (key, norms) = ("num_ln_in_parallel_attn", reading.number("num_ln_in_parallel_attn"));
+        let norms = norms.unwrap_or(if is_new_falcon { 2.0 } else { 1.0 });
+        let (key, value) = match (is_new_falcon, reading.is_on("parallel_attn")) {
+            (false, false) => ("parallel_attn", Value::Null),
+            (true, false) => ("parallel_attn", "False beside `new_decoder_architecture`".into()),
+            (false, true) if norms != 2.0 => ("parallel_attn", "one_norm".into()),
+            (true, true) if norms == 1.0 => (key, "one_norm".into()),
+            (true, true) if norms == 2.0 => (key, "two_norms".into()),
+            _ => (key, format!("{norms} norms").into()),
+        };
+        insert("parallel_residual", key, value);
+        let is_unlike = reading.number("num_kv_heads").is_some_and(|count| heads != json!(count as u64));
+        if !is_new_falcon && !reading.is_on("multi_query") && is_unlike {
+            insert("n_kv_heads", "num_kv_heads", "another number than of query heads".into());
+        }
+    }
+    if reading.reads("attn_config") {
+        let section = reading.decided("attn_config").1;
+        let entries = || section.as_object().into_iter().flatten();
+        let other = entries().find(|(key, value)| !is_of_mpt(key, value));
+        insert("attn_config", "attn_config", other.map(|(key, value)| format!("{key}: {value}")).into());
+        insert(
+            "attention_multiplier",
+            "attn_config",
+            section.get("softmax_scale").cloned().unwrap_or_default(),
+        );
+        let is_layer_norm =
+            reading.decided("norm_type").1.as_str().is_some_and(|kind| kind.ends_with("layernorm"));
+        let kind = if is_layer_norm { Value::Null } else { reading.decided("norm_type").1 };
+        insert("norm_type", "norm_type", kind);
+    }
+    // OPT: the embedding may be of another width.
+    if reading.reads("word_embed_proj_dim") {
+        let width = reading.decided("word_embed_proj_dim").1;
+        let is_whole = width.is_null() || width == reading.decided("hidden_size").1;
+        insert("word_embed_proj_dim", "word_embed_proj_dim", if is_whole { Value::Null } else { width });
+    }
+    // GPT-J: a number of dimensions. The class itself fails without it.
+    if reading.reads("rotary_dim") && !is_rotary(reading) {
+        let share = reading.number("rotary_dim").map(|rotating| rotating / (2 * half) as f64);
+        let value = share.filter(|share| share.is_finite()).map_or("all of them".into(), Value::from);
+        insert("rotary_percent", "rotary_dim", value);
+    }
+    // ChatGLM: a switch and a number.
+    if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
+        insert("n_kv_heads", "multi_query_attention", heads);
+    }
+    // Gemma 4: embeddings of each layer, for the tokens of the vocabulary.
+    if reading.reads("hidden_size_per_layer_input") {
+        let width = reading.number("hidden_size_per_layer_input").filter(|width| *width > 0.0);
+        let [rows, vocabulary] =
+            ["vocab_size_per_layer_input", "vocab_size"].map(|key| reading.number(key).unwrap_or(0.0));
+        let rows = Some(rows as u64).filter(|_| width.is_some() && rows != vocabulary);
+        let width = width.map(|width| width as u64);
+        insert("hidden_size_per_layer_input", "hidden_size_per_layer_input", width.into());
+        insert("vocab_size_per_layer_input", "vocab_size_per_layer_input", rows.into());
+    }
+    // Gemma 4: of layers that share keys and values.
+    if reading.reads("num_kv_shared_layers") {
+        let shared = reading.number("num_kv_shared_layers").filter(|layers| *layers > 0.0);
+        let is_wide = shared.is_some() && reading.is_on("use_double_wide_mlp");
+        let shared = shared.map(|layers| layers as u64);
+        insert("num_kv_shared_layers", "num_kv_shared_layers", shared.into());
+        insert("use_double_wide_mlp", "use_double_wide_mlp", is_wide.then_some(true).into());
+    }
+    // Gemma 4: among the tokens of images alone.
+    if reading.written.get("use_bidirectional_attention").is_some_and(|kind| kind == "vision") {
+        insert("use_bidirectional_attention", "use_bidirectional_attention", Value::Null);
+    }
+    // Qwen2-VL: the parts of a position rotate shares of a head that make up half of it. The shares of Qwen3-VL are
+    // interleaved.
+    if reading.reads("mrope_section") && !reading.reads("mrope_interleaved") {
+        let (_, parameters) = reading.decided("rope_scaling|rope_parameters");
+        let section = parameters.get("mrope_section").and_then(Value::as_array);
+        let sum =
+            section.map_or(64, |parts| parts.iter().filter_map(Value::as_u64).fold(0, u64::saturating_add));
+        let value = if sum == half { Value::Null } else { format!("of {sum} pairs of {half}").into() };
+        insert("mrope_section", "mrope_section", value);
+    }
+}
+
+/// Whether `key` of MPT's section `attn_config` says what is computed here. What the class of `transformers` passes
+/// over, such as a norm of q and k, the code that was published with the weights computes.
+fn is_of_mpt(key: &str, value: &Value) -> bool {
+    match key {
+        "alibi" => *value == true,
+        "alibi_bias_max" => *value == 8,
+        "attn_type" => *value == "multihead_attention",
+        "clip_qkv" => value.is_null(),
+        "qk_ln" | "prefix_lm" | "attn_uses_sequence_id" => *value == false,
+        "softmax_scale" | "attn_impl" | "attn_pdrop" => true,
+        _ => classes::is_without_effect(key, value),
+    }
+}
+
+/// Sets what layers without a window have of their own: null where it is as in others, or where there are no others, a
+/// sentence where these layers are not all alike.
+pub(super) fn fill_global(reading: &Reading<'_>, layers: &Layers, slides: &[bool], facts: &mut Facts) {
+    const NUMBERS: [[&str; 3]; 2] = [
+        ["global_head_dim", "head_dim", "head_dim"],
+        ["num_global_key_value_heads", "n_kv_heads", "num_key_value_heads"],
+    ];
+    if !reading.reads("global_head_dim") {
+        return;
+    }
+    let shares = reading.is_on("attention_k_eq_v");
+    facts.entry("attention_k_eq_v").and_modify(|shared| {
+        shared.value = if shares { true.into() } else { Value::Null };
+    });
+    let by_layer = reading.written.get("per_layer_config").and_then(Value::as_object);
+    let all_slide = slides.iter().all(|slides| *slides);
+    for [fact, usual, key] in NUMBERS {
+        let usual_value = facts.get(usual).map(|usual| usual.value.clone()).unwrap_or_default();
+        let (key, value) = match by_layer {
+            None if fact != "global_head_dim" && !shares => (fact, usual_value.clone()),
+            None => (fact, reading.decided(fact).1),
+            Some(by_layer) => {
+                let own = |layer: usize| by_layer.get(&layer.to_string()).and_then(|own| own.get(key));
+                let value = |layer: usize| own(layer).cloned().unwrap_or_else(|| usual_value.clone());
+                let mut global = (0..slides.len()).filter(|layer| !slides[*layer]).map(value);
+                let first = global.next().unwrap_or_default();
+                let are_alike = global.all(|other| other == first)
+                    && (0..slides.len())
+                        .filter(|layer| slides[*layer])
+                        .all(|layer| value(layer) == usual_value);
+                let value = if are_alike { first } else { "another in some layers of a kind".into() };
+                ("per_layer_config", value)
+            }
+        };
+        let is_own = !all_slide && !value.is_null() && value != usual_value;
+        let is_of_all = !slides.contains(&true) && layers.told() > 0;
+        if is_own
+            && is_of_all
+            && let Some(usual) = facts.get_mut(usual)
+        {
+            *usual = Fact { key: key.to_string(), value: value.clone() };
+        }
+        let value = if is_own && !is_of_all { value } else { Value::Null };
+        facts.insert(fact, Fact { key: key.to_string(), value });
+    }
+    let others = |own: &Value| {
+        let keys = own.as_object().into_iter().flat_map(|own| own.keys());
+        keys.into_iter().any(|key| !NUMBERS.iter().any(|[.., known]| known == key))
+    };
+    if by_layer.is_some_and(|by_layer| by_layer.values().any(others)) {
+        let value = "other numbers of some layers".into();
+        facts.insert("global_head_dim", Fact { key: "per_layer_config".to_string(), value });
+    }
+}
