@@ -14,8 +14,8 @@ const OF_KEYS: [&str; 4] =
 
 /// Checks that each tensor of `file`, which was found at `weights`, is one of `known`, the names of the model's tensors.
 /// These need no place: tables that follow from a model's shape, layers of multi-token prediction that the class of the
-/// file leaves out, keys and values of layers that read those of others, a head that repeats the `embedding`, and other
-/// towers, which the log names.
+/// file leaves out, keys and values of layers that read those of others, and other towers, all of which the log names,
+/// and a head that repeats the `embedding`.
 ///
 /// # Errors
 /// A tensor without a place, unless the weights are `is_partial`, so that such tensors are left out with a warning.
@@ -45,7 +45,18 @@ pub(super) fn check(
         is_of_reader && OF_KEYS.iter().any(|part| name.contains(part))
     };
     let mut unplaced = file.unknown(known);
-    unplaced.retain(|name| !is_further(name) && !is_unread(name) && !is_repeated(file, name, embedding));
+    for (what, is_left) in [
+        ("layers of multi-token prediction", &is_further as &dyn Fn(&str) -> bool),
+        ("keys and values of layers that read those of others", &is_unread),
+    ] {
+        let all = unplaced.len();
+        unplaced.retain(|name| !is_left(name));
+        if unplaced.len() < all {
+            let (path, count) = (file.path().display(), all - unplaced.len());
+            tracing::info!("{path}: {count} tensors of {what} are left, as by transformers");
+        }
+    }
+    unplaced.retain(|name| !is_repeated(file, name, embedding));
     let Some(first) = unplaced.first() else { return Ok(()) };
     let (path, count) = (file.path(), unplaced.len());
     if is_partial {

@@ -485,7 +485,8 @@ mod tests {
         assert!(error.contains("is F4 [2, 32, 2] there"), "{error}");
     }
 
-    /// Two experts of 3 inputs and 2 inner columns: gate and up of both in one tensor, in which each expert has its rows.
+    /// Two experts of 3 inputs and 2 inner columns: gate and up of both in one tensor, in which each expert has its
+    /// rows.
     #[test]
     fn an_expert_is_found_among_all() {
         let folder = tempfile::tempdir().unwrap();

@@ -123,6 +123,44 @@ fn a_language_model_inside_another_is_read_and_written_there() {
     assert_eq!(fs::read(out.join("config.json")).expect("a file"), fs::read(&config).expect("a file"));
 }
 
+/// Published files have tensors that their class passes over. Which ones is said: the loss is that without them.
+#[test]
+fn what_a_class_passes_over_is_named() {
+    let home = tempfile::tempdir().expect("a folder");
+    for (family, further, left) in [
+        ("qwen3_5_text", "mtp.fc.weight", "1 tensors of layers of multi-token prediction are left"),
+        (
+            "gemma4_text",
+            "model.layers.3.self_attn.k_proj.weight",
+            "1 tensors of keys and values of layers that read those of others are left",
+        ),
+    ] {
+        let (original, folder) = (Path::new("tests/data/folders").join(family), home.path().join(family));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::copy(original.join("config.json"), folder.join("config.json")).expect("a file");
+        let mut tensors = read_tensors(&original.join("model.safetensors"));
+        let norm = tensors["model.norm.weight"].clone();
+        assert!(tensors.insert(further.to_string(), norm).is_none(), "{family} has {further}");
+        write_tensors(&folder.join("model.safetensors"), &tensors);
+        let train = |name: &str, weights: &Path| {
+            let file = home.path().join("run.yaml");
+            let config = serde_json::json!({
+                "output_dir": home.path(), "run_name": name, "load_checkpoint": weights,
+                "train_dataset": {"data_loader": {"type": "TextDataLoader", "dataset_files": ["tests/data/mill.txt"]}},
+                "lr_schedule": {"learning_rate": 1e-3}, "runner_config": {"epochs": 1, "stop_step": 1},
+            });
+            fs::write(&file, config.to_string()).expect("a file");
+            let ended = run(&mut train_gpt([file])).succeeded();
+            (ended.stderr, metrics(&home.path().join(name))[0].loss)
+        };
+        let (said, with) = train(&format!("{family} with"), &folder);
+        assert!(said.contains(left), "{said}");
+        let (said, without) = train(&format!("{family} without"), &original);
+        assert!(!said.contains("are left"), "{said}");
+        assert_eq!(with, without, "{family}");
+    }
+}
+
 #[test]
 fn a_class_that_is_not_known_is_refused_by_name() {
     let place = Place::with_run();
