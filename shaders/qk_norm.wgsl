@@ -33,10 +33,10 @@ struct Params {
     epsilon: f32,
     first_head: u32, // qk_norm_backward_weight: the heads it sums over
     head_count: u32,
-    @if(ranged) x_offset: u32, // in groups of 4
-    @if(ranged) x_stride: u32,
-    @if(ranged) dx_offset: u32,
-    @if(ranged) dx_stride: u32,
+    x_offset: u32, // with `ranged`, like the next three; in groups of 4
+    x_stride: u32,
+    dx_offset: u32,
+    dx_stride: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -23,22 +23,6 @@ crate::params! {
         epsilon: f32,
         first_head: u32,
         head_count: u32,
-    }
-}
-
-crate::params! {
-    /// [`Params`], then the place of the input and of its gradient in wider rows.
-    struct RangedParams {
-        tokens: u32,
-        heads: u32,
-        kv_heads: u32,
-        head4: u32,
-        value4: u32,
-        stride4: u32,
-        rstd_stride: u32,
-        epsilon: f32,
-        first_head: u32,
-        head_count: u32,
         x_offset: u32,
         x_stride: u32,
         dx_offset: u32,
@@ -98,7 +82,7 @@ pub fn qk_norm(rec: &mut Recorder, saved: &QkNormSaved, y: Tensor, layout: &Head
         y.bind("y", x.element),
         rstd.bind("rstd_out", Element::F32),
     ];
-    saved.dispatch(rec, kernel, &bindings, params(saved, layout, norm.epsilon), None, grid);
+    rec.dispatch(kernel, &bindings, &params(saved, layout, norm.epsilon), grid);
 }
 
 /// The gradient dx, in the shape of `saved.x`, of dy (N, cols): in place on dy, or a tensor of its own if values are of
@@ -129,7 +113,9 @@ pub fn qk_norm_backward(
         }
     };
     bindings.push(rstd.bind("rstd", Element::F32));
-    saved.dispatch(rec, kernel, &bindings, params(saved, layout, 0.0), range, grid);
+    let [dx_offset, dx_stride] = range.map_or([0; 2], |dx| [dx.offset4(), dx.stride4()]);
+    let params = Params { dx_offset, dx_stride, ..params(saved, layout, 0.0) };
+    rec.dispatch(kernel, &bindings, &params, grid);
     dx
 }
 
@@ -145,41 +131,6 @@ impl QkNormSaved {
         } else {
             self.x.bind("x", self.x.element)
         }
-    }
-
-    /// Records a kernel, with the places of the input and of `dx` if the input is a range.
-    fn dispatch(
-        &self,
-        rec: &mut Recorder,
-        kernel: Kernel,
-        bindings: &[Binding],
-        params: Params,
-        dx: Option<Tensor>,
-        grid: [u32; 3],
-    ) {
-        if !self.is_range() {
-            return rec.dispatch(kernel, bindings, &params, grid);
-        }
-        let Params { tokens, heads, kv_heads, head4, value4, stride4, rstd_stride, epsilon, .. } = params;
-        let Params { first_head, head_count, .. } = params;
-        let [dx_offset, dx_stride] = dx.map_or([0; 2], |dx| [dx.offset4(), dx.stride4()]);
-        let params = RangedParams {
-            tokens,
-            heads,
-            kv_heads,
-            head4,
-            value4,
-            stride4,
-            rstd_stride,
-            epsilon,
-            first_head,
-            head_count,
-            x_offset: self.x.offset4(),
-            x_stride: self.x.stride4(),
-            dx_offset,
-            dx_stride,
-        };
-        rec.dispatch(kernel.condition(Condition::Ranged, true), bindings, &params, grid);
     }
 
     /// Panics unless `rows`, the result or its gradient, fits the input.
@@ -225,7 +176,7 @@ pub fn qk_norm_backward_weight(
             partials.bind("partials", Element::F32),
         ];
         let kernel = kernel.constant("ROWS", rows).condition(Condition::KeyValues, has_key_values);
-        saved.dispatch(rec, kernel, &bindings, params, None, grid);
+        rec.dispatch(kernel.condition(Condition::Ranged, saved.is_range()), &bindings, &params, grid);
         fold_partials(rec, partials, dw);
     }
 }
@@ -253,6 +204,7 @@ fn per_head(
     let kernel = kernel
         .constant("ROWS", ROWS)
         .condition(Condition::KeyValues, has_key_values)
+        .condition(Condition::Ranged, saved.is_range())
         .condition(Condition::ValueNorm, *values == Values::Normalised)
         .condition(Condition::ZeroCentered, norm.is_zero_centered);
     (kernel, grid)
@@ -271,5 +223,9 @@ fn params(saved: &QkNormSaved, layout: &HeadLayout, epsilon: f32) -> Params {
         epsilon,
         first_head: 0,
         head_count: 0,
+        x_offset: saved.x.offset4(),
+        x_stride: saved.x.stride4(),
+        dx_offset: 0,
+        dx_stride: 0,
     }
 }
