@@ -15,6 +15,7 @@ pub mod delta_gates;
 pub mod draw;
 pub mod dropout;
 pub mod embedding;
+pub mod expert_scale;
 pub mod fingerprint;
 pub mod gated_delta_rule;
 pub mod gated_norm;

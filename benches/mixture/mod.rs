@@ -6,6 +6,7 @@ use criterion::Criterion;
 use gristmill::device::{Gpu, Job, PreparedJob};
 use gristmill::element::Element::{F32, U32};
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
+use gristmill::ops::expert_scale;
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
@@ -280,5 +281,12 @@ pub fn routing(c: &mut Criterion) {
         let [g, dg] = [0; 2].map(|_| row.tensor(N, 1, F32));
         row_gate::row_gate_backward(&mut row.rec, x, g, dy, dx, false, dg);
         Work::Bytes(4.0 * 3.0 * N as f64 * D as f64)
+    });
+    row(c, &gpu, "expert_scale gradient", |row| {
+        let [gates, d_scaled] = [0; 2].map(|_| row.tensor(N, 8, F32));
+        let ids = row.tensor(1, N * 8, U32);
+        let d_scale = row.tensor(1, 128, F32);
+        expert_scale::expert_scale_gradient(&mut row.rec, gates, ids, d_scaled, d_scale);
+        Work::Bytes(4.0 * 128.0 * N as f64 * 8.0)
     });
 }

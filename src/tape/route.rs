@@ -4,7 +4,7 @@ use super::{Parameter, Tape, Var};
 use crate::element::Element;
 use crate::ops::balance::{self, Balance, BalanceGradient};
 use crate::ops::route::{self, RouterConfig, RouterOutput};
-use crate::ops::{cast, row_gate, tally};
+use crate::ops::{cast, expert_scale, row_gate, tally};
 use crate::record::Tensor;
 
 /// The load-balancing losses that a router adds to the objective, in training.
@@ -97,6 +97,28 @@ impl<'p> Tape<'_, 'p> {
             });
         }
         Routing { gates, output }
+    }
+
+    /// Gates (N, k), each times the `scale` (1, E) of its expert; `ids` (1, N · k) are those of
+    /// [`route`](Self::route).
+    #[track_caller]
+    pub fn scale_gates(&mut self, gates: Var, ids: Tensor, scale: &'p Parameter) -> Var {
+        let Tensor { rows, cols, element, .. } = gates.tensor;
+        let scaled = self.rec.tensor("gates", rows, cols, element);
+        let factors = scale.weight();
+        expert_scale::scale_gates(self.rec, gates.tensor, ids, factors, scaled);
+        let (saved_gates, saved_ids) = (self.save(gates), self.save_tensor(ids));
+        self.result(scaled, &[gates], scale.trains(), move |tape, dy| {
+            let (kept, ids) = (tape.saved(saved_gates), tape.saved(saved_ids));
+            if let Some(d_scale) = scale.gradient() {
+                expert_scale::expert_scale_gradient(tape.rec, kept, ids, dy, d_scale);
+            }
+            if tape.needs_gradient[gates.id] {
+                let d_gates = tape.rec.tensor("gradient", rows, cols, element);
+                expert_scale::scale_gates(tape.rec, dy, ids, factors, d_gates);
+                tape.give(gates, d_gates);
+            }
+        })
     }
 
     /// Adds the choices of a micro-batch to a layer's tally by [`tally()`](tally::tally); a recomputed block does not

@@ -15,6 +15,7 @@ mod documents;
 mod draw;
 mod dropout;
 mod elementwise;
+mod expert_scale;
 mod fingerprint;
 mod folded_grids;
 mod gated_delta_rule;

@@ -5,10 +5,10 @@
 
 use crate::lab::{Barrier, Coverage, FirstCases, covering};
 use crate::{
-    attention, balance, causal_conv, decode, delta_gates, draw, dropout, elementwise, fingerprint,
-    gated_delta_rule, grad_norm, grouped, hot_copies, latent_heads, linear_attention, linear_cross_entropy,
-    loss_scale, matmul, matrices, max_logit, muon, norms_and_sums, optimizers, permute, placement, route,
-    row_gate, spread, squares,
+    attention, balance, causal_conv, decode, delta_gates, draw, dropout, elementwise, expert_scale,
+    fingerprint, gated_delta_rule, grad_norm, grouped, hot_copies, latent_heads, linear_attention,
+    linear_cross_entropy, loss_scale, matmul, matrices, max_logit, muon, norms_and_sums, optimizers, permute,
+    placement, route, row_gate, spread, squares,
 };
 use gristmill::kernels::Sources;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +92,7 @@ const SOME_OF_EVERY_FAMILY: &[&[FirstCases]] = &[
         (elementwise::rope_rotates_queries_and_keys_in_place, 9),
         (elementwise::zeros_are_where_the_tensor_is, 9),
         (row_gate::row_gates_and_their_backward, 9),
+        (expert_scale::scales_of_experts_and_their_gradient, 2),
         (dropout::dropout_is_the_mask_times_its_input, 9),
         (dropout::the_device_draws_the_host_s_words, 9),
         (dropout::micro_batches_are_counted, 9),

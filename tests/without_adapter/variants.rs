@@ -10,6 +10,7 @@ use gristmill::ops::delta_gates::{
     GateInputs, delta_gates, delta_gates_backward, delta_gates_backward_weight,
 };
 use gristmill::ops::embedding::{add_embedding, embedding, embedding_backward};
+use gristmill::ops::expert_scale;
 use gristmill::ops::fingerprint::fingerprint;
 use gristmill::ops::gated_delta_rule::{
     DeltaInputs, GatedDeltaRule, gated_delta_rule, gated_delta_rule_backward, gated_delta_rule_step,
@@ -70,6 +71,9 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
                 route_backward(&mut rec, &shape, &routed, logits, d_gates, balance, d_logits);
             }
         }
+        let (scale, scaled) = (tensor(&mut rec, 1, 8), tensor(&mut rec, 6, 2));
+        expert_scale::scale_gates(&mut rec, routed.gates, routed.ids, scale, scaled);
+        expert_scale::expert_scale_gradient(&mut rec, routed.gates, routed.ids, scaled, scale);
         let counts = rec.tensor("counts", 1, 8, U32);
         tally::tally(&mut rec, counts, None, tally);
         tally::update_bias(&mut rec, tally, bias, 0.1, step);

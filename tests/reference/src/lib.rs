@@ -21,6 +21,7 @@ pub mod causal_conv;
 pub mod decode;
 pub mod draw;
 pub mod embedding;
+pub mod expert_scale;
 pub mod fingerprint;
 pub mod finite_difference;
 pub mod gated_delta_rule;
