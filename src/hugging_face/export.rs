@@ -230,6 +230,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
                 "vocab_size_per_layer_input": model.vocab_size,
                 "num_kv_shared_layers": model.kv_readers(),
                 "use_double_wide_mlp": has_wide_readers(model),
+                "enable_moe_block": model.has_dense_beside_experts(),
             })));
             own.into()
         }

@@ -213,7 +213,14 @@ impl Block<Parameter> {
                         tape.scope("ffn_norm", |tape| ctx.enter(tape, h))
                     }
                 };
-                tape.scope("feed_forward", |tape| mixture.forward(tape, ctx, layer, h, residual.fused()))
+                tape.scope("feed_forward", |tape| {
+                    mixture.forward(tape, ctx, layer, h, None, residual.fused())
+                })
+            }
+            FeedForward::Both(both) => {
+                let norm = self.ffn_norm.as_ref().expect("a norm before both");
+                let h = norm.before(&both.dense.w_gate_up, tape, "ffn_norm", ctx, x);
+                tape.scope("feed_forward", |tape| both.forward(tape, ctx, layer, h, x))
             }
         };
         let site = DropoutSite::FeedForwardOutput(layer);
@@ -275,7 +282,7 @@ pub(super) enum Normed<'p> {
 
 impl DenseFeedForward<Parameter> {
     /// x + dropout(f · W_down · activation(W_gate_up · h)), or without x just the product.
-    fn forward<'p>(
+    pub(super) fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,

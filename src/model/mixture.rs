@@ -6,6 +6,7 @@
 //!      ids -- place --> counts (E), offsets (E + 1), places (N k), sources (R)
 //!      counts -- tally --> choices and drops of the step
 //!      gates, places -- renormalise_gates --> gates (N, k), under TopkRouterV1 with capacities
+//!      gates, ids -- scale_gates --> gates (N, k), beside a dense network
 //!      offsets -- work_list --> tiles, grids
 //! h -- permute --> (R, D) -- w_gate_up --> (R, 2 F) -- swiglu --> (R, F) -- w_down --> (R, D) = rows
 //! or, without a gate                               (R, F) -- gelu --> (R, F), with a bias in both products
@@ -28,10 +29,12 @@
 use super::config::{Activation, BalanceLosses, Gate, MixtureConfig, ModelConfig, RouterConfig};
 use super::context::{DropoutSite, ForwardContext, Training};
 use super::expert_state::ExpertState;
-use super::parameters::{Experts, Mixture, Shared};
+use super::gpt::Normed;
+use super::parameters::{DenseBesideExperts, Experts, Mixture, Shared};
 use crate::ops::balance::Balance;
 use crate::ops::hot_experts::HotLast;
 use crate::ops::permute::{place, place_hot_last};
+use crate::ops::rms_norm::RmsNorm;
 use crate::ops::spread::{Direction, ExpertRanks, SpreadRows};
 use crate::ops::work_list::WorkList;
 use crate::record::Tensor;
@@ -45,8 +48,9 @@ impl Mixture<Parameter> {
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         layer: usize,
-        h: Var,         // (N, D), normalised
-        x: Option<Var>, // (N, D), the residual stream
+        h: Var,              // (N, D), normalised
+        scored: Option<Var>, // (N, D), the input of the router, if it is another than h
+        x: Option<Var>,      // (N, D), the residual stream
     ) -> Var {
         let (Some(config), Some(state)) = (&ctx.config.mixture, &ctx.buffers.experts) else {
             panic!("layer {layer} has experts, but the configuration of its model has none")
@@ -61,7 +65,7 @@ impl Mixture<Parameter> {
             let inner = (sizes.intermediate_size as u32, ctx.config.shared_gate());
             Some((shared, tape.scope("shared", |tape| shared.start(tape, inner, h, factor))))
         };
-        let routed = Routed { config, state, layer, h };
+        let routed = Routed { config, state, layer, h, scored: scored.unwrap_or(h) };
         let sum = |tape: &mut Tape<'_, 'p>| {
             let mut started = None;
             let mut y = self.routed(tape, ctx, routed, residual, |tape| {
@@ -89,7 +93,7 @@ impl Mixture<Parameter> {
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
-        Routed { config, state, layer, h }: Routed<'_>,
+        Routed { config, state, layer, h, scored }: Routed<'_>,
         residual: Option<Var>,
         meanwhile: impl FnOnce(&mut Tape<'_, 'p>),
     ) -> Var {
@@ -102,7 +106,8 @@ impl Mixture<Parameter> {
         // The factor of what the layer adds is one of the gates.
         let factor = ctx.config.residual_factor().unwrap_or(1.0);
         let route = RouterConfig { scaling: factor * config.route.scaling, ..config.route };
-        let logits = tape.scope("router", |tape| tape.scores(h, &self.router, self.router_bias.as_ref())); // (N, E)
+        let bias = self.router_bias.as_ref();
+        let logits = tape.scope("router", |tape| tape.scores(scored, &self.router, bias)); // (N, E)
         let bias = state.bias(layer);
         let Routing { gates, output } =
             tape.scope("route", |tape| tape.route(logits, bias, &route, losses.as_ref())); // (N, k)
@@ -139,6 +144,10 @@ impl Mixture<Parameter> {
                 tape.scope("gates", |tape| tape.renormalise_gates(gates, &placement, factor * sum)) // (N, k)
             }
         };
+        let gates = match &self.expert_scale {
+            None => gates,
+            Some(scale) => tape.scope("expert_scale", |tape| tape.scale_gates(gates, output.ids, scale)), // (N, k)
+        };
         let x = tape.scope("permute", |tape| tape.permute(h, &placement)); // (R, D)
         let of = (ctx, layer);
         let y = match (spread, hot) {
@@ -152,6 +161,27 @@ impl Mixture<Parameter> {
         };
         meanwhile(tape);
         tape.scope("combine", |tape| tape.combine(y, gates, residual, &placement)) // (N, D)
+    }
+}
+
+impl DenseBesideExperts<Parameter> {
+    /// norm(dense(h)) + norm(Σ gate · expert(norm(x))), where the router reads a norm of x, too: (N, D).
+    pub(super) fn forward<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
+        layer: usize,
+        h: Normed<'p>, // (N, D), x normalised
+        x: Var,        // (N, D), the residual stream
+    ) -> Var {
+        let norm = ctx.rms_norm();
+        let of_router = RmsNorm { factor: Some((x.tensor.cols as f32).sqrt().recip()), ..norm };
+        let dense = self.dense.forward(tape, ctx, layer, h, None);
+        let dense = tape.scope("dense_norm", |tape| tape.rms_norm(dense, &self.dense_norm, norm));
+        let h = tape.scope("experts_norm", |tape| tape.rms_norm(x, &self.experts_norm, norm));
+        let scored = tape.scope("router_norm", |tape| tape.rms_norm(x, &self.router_norm, of_router));
+        let mixture = self.mixture.forward(tape, ctx, layer, h, Some(scored), None);
+        tape.scope("mixture_norm", |tape| tape.add_rms_norm(dense, mixture, &self.mixture_norm, norm))
     }
 }
 
@@ -257,7 +287,8 @@ struct Routed<'r> {
     config: &'r MixtureConfig,
     state: &'r ExpertState,
     layer: usize,
-    h: Var, // (N, D)
+    h: Var,      // (N, D)
+    scored: Var, // (N, D), the input of the router
 }
 
 impl Shared<Parameter> {

@@ -8,6 +8,16 @@ pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
 /// The factor of a layer's result, as in Gemma 4.
 pub(super) const LAYER_SCALAR: &str = "layer_scalar";
 
+/// A dense network beside the experts, as in Gemma 4: norms of the two outputs and of the experts' input, and the
+/// router's norm and factors of experts.
+pub(super) mod beside {
+    pub const DENSE_NORM: &str = "post_feedforward_layernorm_1";
+    pub const EXPERTS_NORM: &str = "pre_feedforward_layernorm_2";
+    pub const MIXTURE_NORM: &str = "post_feedforward_layernorm_2";
+    pub const ROUTER_NORM: &str = "router.scale";
+    pub const EXPERT_SCALE: &str = "router.per_expert_scale";
+}
+
 /// Embeddings of each layer, as in Gemma 3n and 4: of the model, and of a layer.
 pub(super) const PER_LAYER_TABLE: &str = "model.embed_tokens_per_layer";
 pub(super) const PER_LAYER_CONTEXT: &str = "model.per_layer_model_projection";
@@ -78,16 +88,25 @@ pub(super) struct MixtureNames {
     pub experts: &'static str,
     /// The projections of an expert, after its number.
     pub projections: Projections,
-    /// Whether files hold each projection of all experts as one tensor, without numbers.
-    pub is_stacked: bool,
-    /// Whether files hold each projection of all experts as one tensor (E, in, out), gate and up in turns.
-    pub is_turned: bool,
+    /// How files hold the experts.
+    pub files: ExpertFiles,
     /// The shared expert.
     pub shared: &'static str,
     /// The shared expert if it is gated, as in Qwen2.
     pub gated_shared: &'static str,
     /// The projections of the shared expert.
     pub shared_projections: Projections,
+}
+
+/// How files hold the matrices of a layer's experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExpertFiles {
+    /// One by one, by number.
+    Each,
+    /// All of a projection as one tensor (E, out, in), whose name ends with `.weight` if it `has_kind`.
+    Stacked { has_kind: bool },
+    /// All of a projection as one tensor (E, in, out), gate and up in turns, whose name does not end with `.weight`.
+    Turned,
 }
 
 /// The names of the projections of a feed-forward network.
@@ -99,14 +118,15 @@ pub(super) struct Projections {
 
 impl MixtureNames {
     /// Mixtral's names if its architecture or MiniMax-M2's computes the model, Granite's in files of its family,
-    /// Hunyuan's with norms of rotated heads, otherwise those of Qwen, DeepSeek and GLM. No published GPT-2, PanGu-α or
-    /// Bloom has experts: their projections are named as in dense layers.
+    /// Gemma 4's beside dense networks, Hunyuan's with norms of rotated heads, otherwise those of Qwen, DeepSeek and
+    /// GLM. No published GPT-2, PanGu-α or Bloom has experts: their projections are named as in dense layers.
     pub fn of(config: &ModelConfig) -> &'static Self {
         match config.family {
             Family::Gpt2 | Family::BigCode | Family::Pangu => &GPT2_MIXTURE,
             Family::Bloom => &BLOOM_MIXTURE,
             Family::GptOss => &GPT_OSS_MIXTURE,
             Family::GraniteMoe => &GRANITE_MOE,
+            _ if config.has_dense_beside_experts() => &GEMMA4_MIXTURE,
             _ if config.activation.gate().is_none() => &UNGATED_MIXTURE,
             _ if config.is_mixtral() || config.is_minimax_m2() => &MIXTRAL,
             _ if config.qk_norm && config.qk_norm_kind == QkNorm::RotatedHeads => &HUNYUAN_MIXTURE,
@@ -120,8 +140,7 @@ const MIXTURE: MixtureNames = MixtureNames {
     selection: "mlp.gate",
     experts: "mlp.experts",
     projections: GATED,
-    is_stacked: false,
-    is_turned: false,
+    files: ExpertFiles::Each,
     shared: "mlp.shared_experts",
     gated_shared: "mlp.shared_expert",
     shared_projections: GATED,
@@ -138,7 +157,15 @@ const MIXTRAL: MixtureNames = MixtureNames {
 const GPT_OSS_MIXTURE: MixtureNames = MixtureNames {
     router: "mlp.router",
     projections: Projections { gate_up: &["gate_up_proj"], down: "down_proj" },
-    is_turned: true,
+    files: ExpertFiles::Turned,
+    ..MIXTURE
+};
+
+const GEMMA4_MIXTURE: MixtureNames = MixtureNames {
+    router: "router.proj",
+    experts: "experts",
+    projections: Projections { gate_up: &["gate_up_proj"], down: "down_proj" },
+    files: ExpertFiles::Stacked { has_kind: false },
     ..MIXTURE
 };
 
@@ -153,7 +180,7 @@ const GRANITE_MOE: MixtureNames = MixtureNames {
     router: "block_sparse_moe.router.layer",
     experts: "block_sparse_moe",
     projections: FUSED,
-    is_stacked: true,
+    files: ExpertFiles::Stacked { has_kind: true },
     shared: "shared_mlp",
     shared_projections: FUSED,
     ..MIXTURE

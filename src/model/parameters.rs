@@ -19,7 +19,7 @@ mod spec;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use feed_forward::{DenseFeedForward, Experts, FeedForward, Mixture, Shared};
+pub use feed_forward::{DenseBesideExperts, DenseFeedForward, Experts, FeedForward, Mixture, Shared};
 pub use latent::{Latent, LatentQueries};
 pub use linear::LinearMixer;
 pub use lora::{ColumnRange, Lora, module_of};
@@ -67,7 +67,7 @@ pub struct Block<P> {
     pub post_attention_norm: Option<P>,
     /// The norm before the feed-forward network, if there is one.
     pub ffn_norm: Option<NormWeights<P>>,
-    /// A dense network, or a mixture of experts.
+    /// A dense network, a mixture of experts, or both.
     pub feed_forward: FeedForward<P>,
     /// (D): the norm of the feed-forward network's output, if there is one.
     pub post_ffn_norm: Option<P>,
@@ -166,6 +166,7 @@ impl<P> Gpt<P> {
         let blocks = self.blocks.iter_mut().chain(ahead).enumerate();
         blocks.filter_map(|(layer, block)| match &mut block.feed_forward {
             FeedForward::Mixture(mixture) => Some((layer, mixture)),
+            FeedForward::Both(both) => Some((layer, &mut both.mixture)),
             FeedForward::Dense(_) => None,
         })
     }

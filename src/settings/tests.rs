@@ -72,7 +72,10 @@ const BASES: [&[&str]; 42] = [
     &["--train_dataset={data_loader: {type: HFDataLoader, path: json, data_files: a.json}}"],
     &["--train_dataset={data_loader: {type: SFTDataLoader, dataset_files: a.json}}"],
     &["--moe_config={expert_num: 8, num_experts_chosen: 2}"],
-    &["--moe_config={expert_num: 8, num_experts_chosen: 2, use_gmm: True}"],
+    &[
+        "--moe_config={expert_num: 8, num_experts_chosen: 2, use_gmm: True, moe_intermediate_size: 8}",
+        "--model.model_config.norm_placement=both",
+    ],
     &[
         "--moe_config={expert_num: 8, num_experts_chosen: 2, enable_cold_hot_expert: True, hot_expert_num: 1, \
          save_token_distribution: True}",

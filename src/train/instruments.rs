@@ -192,6 +192,7 @@ mod tests {
             has_bias: false,
             bias_update_rate: 0.0,
             intermediate_size: 8,
+            is_beside_dense: false,
             first_dense_layers: 1,
             shared: None,
             losses,

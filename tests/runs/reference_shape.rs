@@ -255,6 +255,7 @@ fn reference_mixture(config: &MixtureConfig, model: &ModelConfig) -> reference::
         has_biases: model.family == Family::GptOss,
         intermediate_size: config.intermediate_size,
         first_dense_layers: config.first_dense_layers,
+        is_beside_dense: config.is_beside_dense,
         shared: config.shared.map(|shared| reference::mixture::Shared {
             intermediate_size: shared.intermediate_size,
             is_gated: shared.is_gated,

@@ -122,6 +122,14 @@ impl Setup {
         Self::new(name, model).with(&[&moe_config])
     }
 
+    /// The same model with experts beside the dense networks, as in Gemma 4.
+    pub fn beside_dense(name: &'static str, model: &str) -> Self {
+        let routing = "expert_num: 6, num_experts_chosen: 3, use_gmm: True, enable_moe_block: True, \
+                       moe_intermediate_size: 36";
+        let keys = "n_kv_heads: 2, norm_placement: both, hidden_act: gelu_new";
+        Self::new(name, &format!("{keys}, {model}")).with(&[&format!("--moe_config={{{routing}}}")])
+    }
+
     /// A model of the type `kind` with such experts.
     pub fn experts_of(kind: &'static str, name: &'static str, routing: &str, model: &str) -> Self {
         Self { kind, ..Self::experts(name, routing, model) }

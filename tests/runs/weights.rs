@@ -10,11 +10,15 @@ use std::collections::BTreeMap;
 /// Tensors by checkpoint name.
 pub type Weights = BTreeMap<String, Vec<f64>>;
 
-/// The name of a checkpoint's tensor in the reference, which does not know the names of Mixtral, Phi-3 and gpt-oss.
+/// The name of a checkpoint's tensor in the reference, which does not know the names of Mixtral, Phi-3, gpt-oss and
+/// experts of Gemma 4.
 pub fn reference_name(name: &str) -> String {
     let names = [
         ("block_sparse_moe.", "mlp."),
         ("mlp.router.", "mlp.gate."),
+        (".router.proj.", ".mlp.gate."),
+        (".router.scale", ".mlp.router_norm.weight"),
+        (".router.per_expert_scale", ".mlp.expert_scale"),
         (".w1.weight", ".gate_proj.weight"),
         (".w3.weight", ".up_proj.weight"),
         (".w2.weight", ".down_proj.weight"),
@@ -39,9 +43,15 @@ pub fn tensors(trainer: &Trainer<'_>, arena: impl Fn(&Arenas) -> &Arena) -> Weig
 
 /// The values of a piece in the order of its file as the reference has them.
 pub fn tensors_of(spec: &Spec, piece: &Piece, values: Vec<f32>) -> Vec<(String, Vec<f64>)> {
-    match piece.stack {
-        Some(_) => unstacked(&piece.name, &values, &spec.piece_shape(piece)),
-        None => reference_tensors(&piece.name, values),
+    match (piece.stack, piece.stacked) {
+        (Some(_), _) => unstacked(&piece.name, &values, &spec.piece_shape(piece)),
+        (None, Some(experts)) if !piece.name.ends_with(".weight") => {
+            let (place, projection) = piece.name.rsplit_once(".experts.").expect("experts");
+            let each = values.chunks_exact(values.len() / experts).enumerate();
+            let named = |expert| format!("{place}.mlp.experts.{expert}.{projection}.weight");
+            each.flat_map(|(expert, values)| reference_tensors(&named(expert), values.to_vec())).collect()
+        }
+        (None, _) => reference_tensors(&piece.name, values),
     }
 }
 

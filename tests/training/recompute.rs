@@ -117,6 +117,7 @@ fn mixtures_choose_count_and_drop_the_same() {
     assert!(Setup::experts("capacities", CAPACITIES, &model).train(1).dropped() > 0, "nothing was dropped");
     changes_no_bit(1, || Setup::experts("dropless", DROPLESS, ""));
     changes_no_bit(4, || Setup::gpt_oss("gpt-oss", ""));
+    changes_no_bit(0, || Setup::beside_dense("beside", ""));
     changes_no_bit(2, || Setup::experts_of("GPT2Config", "experts of gpt2", WITHOUT_SHARED, DROPOUT));
     let half = "compute_dtype: bfloat16";
     changes_no_bit(3, || {
@@ -158,6 +159,7 @@ fn each_operator_of_dense_models_computes_the_same() {
 #[ignore = "long; `mixtures_choose_count_and_drop_the_same`"]
 fn each_operator_of_a_mixture_computes_the_same() {
     each_operator_changes_no_bit(14, || Setup::experts("capacities", CAPACITIES, DROPOUT));
+    each_operator_changes_no_bit(15, || Setup::beside_dense("beside", ""));
     each_operator_changes_no_bit(10, || {
         Setup::experts_of("GPT2Config", "experts of gpt2", WITHOUT_SHARED, DROPOUT)
     });
@@ -167,7 +169,7 @@ fn each_operator_of_a_mixture_computes_the_same() {
 /// GELU is a launch of its own only where either it or its argument is recomputed, not both.
 #[test]
 fn operators_are_launched_under_their_paths() {
-    let setups: [fn() -> Setup; 7] = [
+    let setups: [fn() -> Setup; 8] = [
         || {
             let linear = ["--model.model_config.layer_types=[linear_attention]"];
             Setup::of_linear_attention("linear attention", "").with(&linear)
@@ -178,6 +180,7 @@ fn operators_are_launched_under_their_paths() {
         || Setup::gpt2("gpt2", DROPOUT),
         || Setup::experts("capacities", CAPACITIES, "compute_dtype: bfloat16"),
         || Setup::experts("dropless", DROPLESS, ""),
+        || Setup::beside_dense("beside", ""),
     ];
     for setup in setups {
         let there = one_by_one(&setup);

@@ -54,7 +54,8 @@ FAMILIES = {
     "gemma4_text": (
         "gemma4_text",
         shapes.GEMMA4 | {"num_hidden_layers": 4, "layer_types": [shapes.SLIDING, shapes.FULL] * 2, "num_kv_shared_layers": 2,
-                         "use_double_wide_mlp": True, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 128},
+                         "use_double_wide_mlp": True, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 128,
+                         "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2},
     ),
     "gpt_oss": ("gpt_oss", {"num_experts": 4, "num_local_experts": 4, "sliding_window": 7, "rope_parameters": shapes.YARN | {"truncate": False}}),
     "qwen3_next": ("qwen3_next", shapes.QWEN3_NEXT | {"layer_types": ["linear_attention", shapes.FULL], "num_experts": 4}),

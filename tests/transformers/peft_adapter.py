@@ -88,8 +88,9 @@ FOLDERS = {
     "gemma2": ("gemma2", shapes.GEMMA2, "lora_rank: 3, target_modules: '.*_proj'"),
     "gemma4_text": (
         "gemma4_text",
-        shapes.GEMMA4 | {"num_kv_shared_layers": 1, "layer_types": [shapes.SLIDING, shapes.FULL, shapes.FULL], "hidden_size_per_layer_input": 12},
-        "lora_rank: 2, target_modules: '.*'",
+        shapes.GEMMA4 | {"num_kv_shared_layers": 1, "layer_types": [shapes.SLIDING, shapes.FULL, shapes.FULL], "hidden_size_per_layer_input": 12,
+                         "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3},
+        "lora_rank: 2, target_modules: 'q_proj|k_proj|v_proj|o_proj|per_layer_input_gate|per_layer_projection'",
     ),
     "gemma3_text": ("gemma3_text", shapes.GEMMA3, "lora_rank: 2, target_modules: 'q_proj|o_proj|down_proj'"),
     # Experts, which have no adapters, under names of their own.

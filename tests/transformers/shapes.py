@@ -352,6 +352,13 @@ SHAPES = {
                   "hidden_size_per_layer_input": 8},
         "equal",
     ),
+    "gemma4_text with experts": ("gemma4_text", GEMMA4 | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3}, "equal"),
+    "gemma4_text with experts and embeddings of each layer": (
+        "gemma4_text",
+        GEMMA4 | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "hidden_size_per_layer_input": 8, "final_logit_softcapping": 2.0},
+        "equal",
+    ),
+    "gemma4_text with experts, of which one is visited": ("gemma4_text", GEMMA4 | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 1}, "refused"),
     "gemma4": ("gemma4", GEMMA4 | {"tie_word_embeddings": True}, "equal"),
     "gemma3": ("gemma3", GEMMA3 | {"tie_word_embeddings": True}, "equal"),
     "qwen3_next": ("qwen3_next", QWEN3_NEXT, "equal"),

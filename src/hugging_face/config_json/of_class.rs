@@ -4,6 +4,9 @@ use super::classes::{self, Fact, Facts, Reading};
 use super::theirs::{Layers, is_rotary};
 use serde_json::{Value, json};
 
+/// The switch for experts beside dense networks.
+pub(super) const BESIDE: &str = "enable_moe_block";
+
 /// Sets the facts that follow from several keys of one class.
 pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
     let heads = facts.get("num_heads").map(|heads| heads.value.clone()).unwrap_or_default();
@@ -87,6 +90,15 @@ pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
         let width = width.map(|width| width as u64);
         insert("hidden_size_per_layer_input", "hidden_size_per_layer_input", width.into());
         insert("vocab_size_per_layer_input", "vocab_size_per_layer_input", rows.into());
+    }
+    // Gemma 4: experts, beside dense networks.
+    if reading.reads(BESIDE) {
+        let value = match (reading.is_on(BESIDE), reading.number("num_experts")) {
+            (false, _) => Value::Null,
+            (true, Some(_)) => true.into(),
+            (true, None) => "True without `num_experts`".into(),
+        };
+        insert(BESIDE, BESIDE, value);
     }
     // Gemma 4: of layers that share keys and values.
     if reading.reads("num_kv_shared_layers") {

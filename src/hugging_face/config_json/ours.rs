@@ -62,6 +62,7 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("hidden_size_per_layer_input", model.per_layer_width.into()),
         ("num_kv_shared_layers", Some(model.kv_readers()).filter(|readers| *readers > 0).into()),
         ("use_double_wide_mlp", has_wide_readers(model).then_some(true).into()),
+        ("enable_moe_block", model.has_dense_beside_experts().then_some(true).into()),
         ("layer_scalars", model.has_layer_scalars.then_some(true).into()),
         ("no_rope_layers", theirs::no_rope_layers(&of_layers(&|layer| layer.rotates))),
         ("theta", model.layer.rope_theta.into()),

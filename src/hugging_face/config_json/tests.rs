@@ -662,7 +662,7 @@ fn gemma_4_has_other_heads_in_layers_without_a_window() {
             "`hidden_size_per_layer_input` is 4 in",
         ),
         (json!({"global_head_dim": 8, "num_kv_shared_layers": 1}), "`num_kv_shared_layers` is 1 in"),
-        (json!({"global_head_dim": 8, "enable_moe_block": true}), "`enable_moe_block` is True in"),
+        (json!({"global_head_dim": 8, "enable_moe_block": true}), "`enable_moe_block` is True without"),
         (
             json!({"global_head_dim": 8, "use_bidirectional_attention": "all"}),
             "`use_bidirectional_attention` is all in",
@@ -670,6 +670,19 @@ fn gemma_4_has_other_heads_in_layers_without_a_window() {
     ] {
         refused(&gemma4(keys), &own, &[line]);
     }
+    // Experts are there where a switch says so, and dense networks stay beside them.
+    let experts = |is_on: bool, more: Value| {
+        let mut config = gemma4(json!({"global_head_dim": 8, "enable_moe_block": is_on, "num_experts": 6,
+            "top_k_experts": 2, "moe_intermediate_size": 12}));
+        more.as_object().into_iter().flatten().for_each(|(key, value)| config[key] = value.clone());
+        config
+    };
+    let mixture = MixtureConfig { is_beside_dense: true, intermediate_size: 12, ..mixture() };
+    let mixed = ModelConfig { mixture: Some(mixture), ..own.clone() };
+    equal(&experts(false, json!({})), &own);
+    equal(&experts(true, json!({})), &mixed);
+    refused(&experts(true, json!({"top_k_experts": 3})), &mixed, &["`top_k_experts` is 3 in"]);
+    refused(&experts(true, json!({"intermediate_size": 20})), &mixed, &["`intermediate_size` is 20 in"]);
     // Embeddings of each layer are of all tokens.
     let inputs = ModelConfig { per_layer_width: Some(4), ..own.clone() };
     let with_inputs = |rows: usize| {

@@ -1,6 +1,7 @@
 //! What the class of a `config.json` computes.
 
 use super::classes::{self, FULL, Fact, Facts, LINEAR, Reading, SLIDING, Windows};
+use super::of_class::BESIDE;
 use super::{NOTE, of_class, rotary};
 use crate::model::config::{LayerConfig, ModelConfig};
 use serde_json::{Value, json};
@@ -153,6 +154,11 @@ fn take_one_for_all(facts: &mut Facts, fact: &str) {
 /// Sets the facts of the mixture that follow from which layers have experts.
 fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
     let layers = number(facts, "num_layers").unwrap_or(0.0).min(MOST_LAYERS as f64) as usize;
+    let is_beside_dense = reading.reads(BESIDE);
+    let is_without = !reading.is_on(BESIDE) || reading.number("num_experts").is_none();
+    if is_beside_dense && is_without {
+        return take_out_experts(facts, BESIDE.to_string());
+    }
     if facts.get("expert_num").is_none_or(|experts| experts.value.is_null()) {
         return;
     }
@@ -165,13 +171,9 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
     }
     let count = is_dense.iter().filter(|is_dense| **is_dense).count();
     if count == layers {
-        facts.insert("expert_num", Fact { key, value: Value::Null });
-        let experts = &classes::named("experts").facts;
-        let is_of_experts = |fact: &str| fact == "balance_via_topk_bias" || experts.contains_key(fact);
-        facts.retain(|fact, _| *fact == "expert_num" || !is_of_experts(fact));
-        return;
+        return take_out_experts(facts, key);
     }
-    if count == 0 {
+    if count == 0 && !is_beside_dense {
         facts.remove("intermediate_size");
     }
     let are_first = is_dense[..count].iter().all(|is_dense| *is_dense);
@@ -200,6 +202,14 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
         // In Llama's layers our model leaves a single gate as it is.
         facts.entry("norm_topk_prob").and_modify(|norm| norm.value = "true of a single gate".into());
     }
+}
+
+/// Leaves of the facts of a mixture that there is none, as `key` says.
+fn take_out_experts(facts: &mut Facts, key: String) {
+    facts.insert("expert_num", Fact { key, value: Value::Null });
+    let experts = &classes::named("experts").facts;
+    let is_of_experts = |fact: &str| fact == "balance_via_topk_bias" || experts.contains_key(fact);
+    facts.retain(|fact, _| *fact == "expert_num" || !is_of_experts(fact));
 }
 
 /// Which layers are dense, and the key that says so.

@@ -131,6 +131,7 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
 
 fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str {
     match (mixture.shared, mixture.route.score) {
+        _ if mixture.is_beside_dense => "gemma4_text",
         (Some(shared), _) if shared.is_gated => "qwen2_moe",
         _ if model.is_minimax_m2() => "minimax_m2",
         (_, Score::Sigmoid) => "glm4_moe",
@@ -253,6 +254,11 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "layers without a factor, or a norm of values",
         ),
         (is_gemma4 && !ends_without_window(model), "sliding window of the last layer"),
+        (
+            is_gemma4 && model.mixture.is_some() && !model.has_dense_beside_experts(),
+            "experts without a dense network beside them",
+        ),
+        (!is_gemma4 && model.has_dense_beside_experts(), "dense network beside experts"),
         (
             is_gemma4 && has_other_kv_heads(model),
             "other number of key and value heads where values are no keys",
@@ -450,6 +456,9 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         ),
         (class == "hunyuan_v1_moe" && !is_as_wide, "shared expert but one as wide as the others"),
         (class != "qwen2_moe" && !is_qwen && !is_granite && odd_width, "shared expert of this width"),
+        (class == "gemma4_text" && mixture.shared.is_some(), "shared expert"),
+        (class == "gemma4_text" && mixture.first_dense_layers > 0, "layers without experts"),
+        (class == "gemma4_text" && !norm_top_k, "gates that are not made to sum to 1"),
         (is_qwen && !is_gated, "form without a shared expert that has a gate"),
         (class == "qwen3_5_moe_text" && mixture.first_dense_layers > 0, "dense layers"),
         (class == "qwen3_5_moe_text" && !norm_top_k, "gates that are not made to sum to 1"),

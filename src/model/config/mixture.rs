@@ -87,6 +87,10 @@ pub struct MixtureConfig {
     pub first_dense_layers: usize,
     /// The shared expert, which every token visits.
     pub shared: Option<SharedExpert>,
+    /// Whether each of these layers has a dense network, too, as in Gemma 4: both read the residual stream through
+    /// norms of their own, and the sum of their normalised outputs is the layer's. The router has a norm, and a factor
+    /// for each expert.
+    pub is_beside_dense: bool,
     /// The load-balancing losses in the objective.
     pub losses: BalanceLosses,
     /// Which tokens an expert processes.
@@ -145,6 +149,16 @@ impl ModelConfig {
         mixture.first_dense_layers..end.max(mixture.first_dense_layers)
     }
 
+    /// Whether layers with experts have a dense network beside them.
+    pub(crate) fn has_dense_beside_experts(&self) -> bool {
+        self.mixture.as_ref().is_some_and(|mixture| mixture.is_beside_dense)
+    }
+
+    /// Whether `layer` has a dense network.
+    pub(crate) fn has_dense(&self, layer: usize) -> bool {
+        self.mixture_of(layer).is_none_or(|mixture| mixture.is_beside_dense)
+    }
+
     /// Whether the first and the second product of an expert have biases: as in dense layers, except that of experts
     /// with a gate only those of gpt-oss have some.
     pub(crate) fn expert_biases(&self) -> [bool; 2] {
@@ -193,7 +207,8 @@ impl ModelConfig {
         self.activation.gate().is_some()
             && self.mixture.as_ref().is_some_and(|mixture| {
                 let RouterConfig { groups, norm_top_k, scaling, .. } = mixture.route;
-                let is_alone = mixture.shared.is_none() && mixture.first_dense_layers == 0;
+                let has_others = mixture.shared.is_some() || mixture.is_beside_dense;
+                let is_alone = !has_others && mixture.first_dense_layers == 0;
                 groups.is_none() && norm_top_k && scaling == 1.0 && is_alone
             })
             && self.multi_token.is_none()

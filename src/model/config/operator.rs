@@ -23,6 +23,8 @@ pub enum Operator {
     GateUp,
     SwiGlu,
     Gelu,
+    ExpertsNorm,
+    RouterNorm,
     Router,
     Permute,
     ExpertGateUp,
@@ -64,6 +66,8 @@ pub enum Feature {
     DenseSwiGlu,
     /// A dense feed-forward network without a gate.
     DenseGelu,
+    /// A dense feed-forward network beside experts.
+    DenseBesideExperts,
     /// Experts.
     Experts,
     /// Experts with a gate.
@@ -78,7 +82,7 @@ pub enum Feature {
 
 /// Each operator, in the order of the enum: the feature that a layer must have to contain it, and its path below the
 /// layer.
-const TABLE: [(Operator, Feature, &str); 29] = [
+const TABLE: [(Operator, Feature, &str); 31] = [
     (Operator::AttentionNorm, Feature::NormsBefore, "attention_norm"),
     (Operator::Qkv, Feature::Softmax, "attention.wqkv"),
     (Operator::LinearIn, Feature::LinearAttention, "attention.w_in"),
@@ -98,6 +102,8 @@ const TABLE: [(Operator, Feature, &str); 29] = [
     (Operator::GateUp, Feature::Dense, "feed_forward.w_gate_up"),
     (Operator::SwiGlu, Feature::DenseSwiGlu, "feed_forward.mul"),
     (Operator::Gelu, Feature::DenseGelu, "feed_forward.gelu"),
+    (Operator::ExpertsNorm, Feature::DenseBesideExperts, "feed_forward.experts_norm"),
+    (Operator::RouterNorm, Feature::DenseBesideExperts, "feed_forward.router_norm"),
     (Operator::Router, Feature::Experts, "feed_forward.router"),
     (Operator::Permute, Feature::Experts, "feed_forward.permute"),
     (Operator::ExpertGateUp, Feature::Experts, "feed_forward.experts.w_gate_up"),

@@ -1,22 +1,42 @@
-//! The parameters of the second half of a block: a dense network, or a mixture of experts.
+//! The parameters of the second half of a block: a dense network, a mixture of experts, or both.
 
 use super::Linear;
 use super::scope::{Scope, StackedRows};
 use super::spec::{Role, Stack};
 use crate::model::config::{Activation, MixtureConfig, SharedExpert};
-use crate::model::names::{MixtureNames, Projections, SHARED_GATE};
+use crate::model::names::{ExpertFiles, MixtureNames, Projections, SHARED_GATE, beside};
 
 /// Gate and up are padded to a multiple of this many rows, so that each starts at a whole group of 4 columns of their
 /// product: see [`ops::swiglu`](crate::ops::swiglu).
 const GATE_UP_ALIGNMENT: usize = 4;
 
-/// A dense network, or a mixture of experts.
+/// A dense network, a mixture of experts, or both.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeedForward<P> {
     /// Every token passes through all of it.
     Dense(DenseFeedForward<P>),
     /// Every token passes through k of E experts.
     Mixture(Mixture<P>),
+    /// Every token passes through both.
+    Both(Box<DenseBesideExperts<P>>),
+}
+
+/// A dense network and a mixture that read the residual stream beside each other, as in Gemma 4: the sum of their
+/// normalised outputs is the layer's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DenseBesideExperts<P> {
+    /// The dense network, which reads the norm of the layer.
+    pub dense: DenseFeedForward<P>,
+    /// (D): the norm of its output.
+    pub dense_norm: P,
+    /// (D): the norm before the experts.
+    pub experts_norm: P,
+    /// (D): the norm before the router; its result is divided by √D.
+    pub router_norm: P,
+    /// The mixture.
+    pub mixture: Mixture<P>,
+    /// (D): the norm of its output.
+    pub mixture_norm: P,
 }
 
 /// A feed-forward network of inner width F.
@@ -36,6 +56,8 @@ pub struct Mixture<P> {
     pub router: P,
     /// (E), in f32: the bias of its logits, if it has one.
     pub router_bias: Option<P>,
+    /// (E), in f32: a factor of each expert's gates, in a layer that is dense, too.
+    pub expert_scale: Option<P>,
     /// The experts.
     pub experts: Experts<P>,
     /// Copies of the hot experts, in order, if experts are spread over ranks and some are hot. They are not parameters.
@@ -91,7 +113,25 @@ impl<P> FeedForward<P> {
     pub(super) fn declare(layer: &mut Scope<'_, P>) -> Self {
         match layer.mixture() {
             None => Self::Dense(DenseFeedForward::declare(layer)),
+            Some(mixture) if mixture.is_beside_dense => {
+                Self::Both(Box::new(DenseBesideExperts::declare(layer, mixture)))
+            }
             Some(mixture) => Self::Mixture(Mixture::declare(layer, mixture)),
+        }
+    }
+}
+
+impl<P> DenseBesideExperts<P> {
+    fn declare(layer: &mut Scope<'_, P>, mixture: &MixtureConfig) -> Self {
+        let width = layer.config.hidden_size;
+        let norm = |layer: &mut Scope<'_, P>, path, name| layer.norm_weight(path, name, width);
+        Self {
+            dense: DenseFeedForward::declare(layer),
+            dense_norm: norm(layer, "feed_forward.dense_norm", beside::DENSE_NORM),
+            experts_norm: norm(layer, "feed_forward.experts_norm", beside::EXPERTS_NORM),
+            router_norm: layer.bare_norm("feed_forward.router_norm", beside::ROUTER_NORM),
+            mixture: Mixture::declare(layer, mixture),
+            mixture_norm: norm(layer, "feed_forward.mixture_norm", beside::MIXTURE_NORM),
         }
     }
 }
@@ -135,23 +175,29 @@ impl<P> Mixture<P> {
         let (config, inner, experts) = (layer.config, mixture.intermediate_size, mixture.experts());
         let (std, residual_std) = (config.init_std, config.residual_init_std());
         let names = MixtureNames::of(config);
-        let each: Vec<String> = match names.is_stacked || names.is_turned {
-            true => vec![names.experts.to_string()],
-            false => (0..experts).map(|expert| format!("{}.{expert}", names.experts)).collect(),
+        let each: Vec<String> = match names.files {
+            ExpertFiles::Each => (0..experts).map(|expert| format!("{}.{expert}", names.experts)).collect(),
+            ExpertFiles::Stacked { .. } | ExpertFiles::Turned => vec![names.experts.to_string()],
         };
         let networks = (each.as_slice(), experts);
         let [mut gate_up, mut down] =
             stacked(networks, &names.projections, config.activation, inner, config.hidden_size);
-        if names.is_turned {
-            let is_gated = config.activation.gate().is_some();
-            gate_up = gate_up.stacked(Stack { experts, is_interleaved: is_gated });
-            down = down.stacked(Stack { experts, is_interleaved: false });
+        match names.files {
+            ExpertFiles::Each | ExpertFiles::Stacked { has_kind: true } => {}
+            ExpertFiles::Stacked { has_kind: false } => {
+                (gate_up, down) = (gate_up.without_kind(), down.without_kind());
+            }
+            ExpertFiles::Turned => {
+                let is_gated = config.activation.gate().is_some();
+                gate_up = gate_up.stacked(Stack { experts, is_interleaved: is_gated });
+                down = down.stacked(Stack { experts, is_interleaved: false });
+            }
         }
         let router = StackedRows::new([names.router], &[experts]).repeated();
         let width = config.hidden_size;
         let [has_gate_up_bias, has_down_bias] = config.expert_biases();
         // A tensor of all experts is named without a kind.
-        let kind = if names.is_turned { "_bias" } else { "" };
+        let kind = if names.files == ExpertFiles::Turned { "_bias" } else { "" };
         let of_each =
             |projection: &str| each.iter().map(|name| format!("{name}.{projection}{kind}")).collect();
         let biased = gate_up.stored() / experts;
@@ -166,6 +212,9 @@ impl<P> Mixture<P> {
             router_bias: config
                 .router_has_bias()
                 .then(|| layer.router_bias("feed_forward.router_bias", &router)),
+            expert_scale: mixture
+                .is_beside_dense
+                .then(|| layer.expert_scale("feed_forward.expert_scale", beside::EXPERT_SCALE, experts)),
             experts: Experts {
                 w_gate_up: layer.experts(experts, "feed_forward.experts.w_gate_up", &gate_up, width, std),
                 b_gate_up: has_gate_up_bias.then(|| {

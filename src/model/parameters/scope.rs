@@ -6,7 +6,7 @@ use super::{
 };
 use crate::element::Element;
 use crate::model::config::{LayerConfig, MixtureConfig, ModelConfig, Norm};
-use crate::model::names::{MixtureNames, Names};
+use crate::model::names::{ExpertFiles, MixtureNames, Names};
 
 /// A place where parameters are declared: the model or one of its layers. Paths and names are relative to it.
 pub(super) struct Scope<'a, P> {
@@ -141,7 +141,8 @@ impl<'a, P> Scope<'a, P> {
     /// The matrices of all experts, named as the family's files name those of a dense layer.
     pub fn experts(&mut self, experts: usize, path: &str, rows: &StackedRows, cols: usize, std: f64) -> P {
         let is_transposed = self.names.is_transposed;
-        let stacked = MixtureNames::of(self.config).is_stacked.then_some(experts);
+        let is_stacked = matches!(MixtureNames::of(self.config).files, ExpertFiles::Stacked { .. });
+        let stacked = is_stacked.then_some(experts);
         let pieces = rows.pieces(&self.name, "weight").into_iter();
         let pieces = pieces.map(|piece| Piece { is_transposed, stacked, ..piece }).collect();
         let (role, split) = (Role::ExpertStack { experts }, rows.split.clone());
@@ -175,6 +176,18 @@ impl<'a, P> Scope<'a, P> {
         let pieces = rows.pieces(&self.name, "bias");
         let (shape, split) = ([1, rows.stored], rows.split.clone());
         self.declare_in(Element::F32, Role::Vector, path, shape, Init::Zeros, pieces, split)
+    }
+
+    /// A factor of each expert, whose ranks hold all of them; in f32, as the gates are. Files give it no kind.
+    pub fn expert_scale(&mut self, path: &str, name: &str, experts: usize) -> P {
+        let rows = StackedRows::new([name], &[experts]).repeated().without_kind();
+        let pieces = rows.pieces(&self.name, "");
+        self.declare_in(Element::F32, Role::Vector, path, [1, experts], Init::Ones, pieces, rows.split)
+    }
+
+    /// The weight of a norm over D to which files give no kind.
+    pub fn bare_norm(&mut self, path: &str, name: &str) -> P {
+        self.norm_of(path, &StackedRows::new([name], &[self.config.hidden_size]).of_tokens().without_kind())
     }
 
     /// A linear layer: its matrix at the first path and, if `has_bias`, its bias at the second, followed by its
@@ -444,7 +457,7 @@ impl StackedRows {
     }
 
     /// These rows, whose names in files say all.
-    fn without_kind(self) -> Self {
+    pub fn without_kind(self) -> Self {
         Self { has_kind: false, ..self }
     }
 

@@ -31,6 +31,7 @@ pub(crate) fn mixture_example() -> ModelConfig {
         first_dense_layers: 1,
         shared: Some(SharedExpert { intermediate_size: 7, is_gated: true }),
         losses: BalanceLosses::default(),
+        is_beside_dense: false,
         dispatch: TokenDispatch::Dropless { safe_tokens: false },
         router_init_std: 0.01,
     };

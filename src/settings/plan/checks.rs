@@ -130,8 +130,11 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
     if model.per_layer_width.is_some() {
         fault("embeddings of each layer (`hidden_size_per_layer_input`); write 1".to_string());
     }
+    if model.has_dense_beside_experts() {
+        fault("a dense network beside experts (`enable_moe_block`); write 1".to_string());
+    }
     let mixture = model.mixture.as_ref();
-    let has_dense = (0..model.num_layers).any(|layer| model.mixture_of(layer).is_none());
+    let has_dense = (0..model.num_layers).any(|layer| model.has_dense(layer));
     let dense = model.layer_kinds().filter(|_| has_dense);
     let dense = dense.map(|(layer, _)| Some(("intermediate_size", layer.intermediate_size)));
     let experts = [

@@ -133,6 +133,7 @@ impl LayerFeatures<'_> {
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
         let has_gate = self.has_gate();
         let is_linear = model.layer(layer).linear.is_some();
+        let has_dense = mixture.is_none_or(|moe| moe.enable_moe_block);
         match operator.needs() {
             Feature::Any => true,
             Feature::NormsBefore => model.norm_placement.is_before(),
@@ -144,9 +145,10 @@ impl LayerFeatures<'_> {
             Feature::AttentionGate => model.attention_gate && !is_linear,
             Feature::Latent => model.latent.is_some(),
             Feature::LatentQueries => model.latent.is_some_and(|latent| latent.q_rank.is_some()),
-            Feature::Dense => mixture.is_none(),
-            Feature::DenseSwiGlu => mixture.is_none() && has_gate,
-            Feature::DenseGelu => mixture.is_none() && !has_gate,
+            Feature::Dense => has_dense,
+            Feature::DenseSwiGlu => has_dense && has_gate,
+            Feature::DenseGelu => has_dense && !has_gate,
+            Feature::DenseBesideExperts => mixture.is_some() && has_dense,
             Feature::Experts => mixture.is_some(),
             Feature::ExpertsSwiGlu => mixture.is_some() && has_gate,
             Feature::ExpertsGelu => mixture.is_some() && !has_gate,

@@ -13,7 +13,7 @@ mod lora;
 mod qkv;
 mod softmax;
 
-pub(super) use feed_forward::FeedForward;
+pub(super) use feed_forward::{BESIDE_NORMS, FeedForward};
 pub(super) use input::parameters as input_parameters;
 
 use std::borrow::Cow;
@@ -114,7 +114,7 @@ impl Block<'_> {
             Some(Parallel::TwoNorms) => self.norm_before(names.ffn_norm, &x),
             Some(Parallel::OneNorm) => attention_input.clone(),
         };
-        let (added, feed_forward) = self.feed_forward(&feed_forward_input);
+        let (added, feed_forward) = self.feed_forward(&feed_forward_input, &x_middle);
         let (mut out, feed_forward_output) = self.plus(&x_middle, added, 1);
         let mut input = None;
         if let Some(e) = reads.input {
@@ -168,14 +168,17 @@ impl Block<'_> {
         let input = &saved.feed_forward_input;
         let dadded = scaled(dout, self.shape.factors.residual);
         let dadded = self.post_norm_backward(&saved.feed_forward_output, &dadded, 1, grads);
-        let dinput = store(self.feed_forward_backward(input, &saved.feed_forward, &dadded, seed, grads));
+        let inputs = [&input[..], &saved.x_middle];
+        let (dinput, dread) = self.feed_forward_backward(inputs, &saved.feed_forward, &dadded, seed, grads);
+        let dinput = store(dinput);
         let parallel = self.shape.variant.parallel;
         // What the feed-forward network gives the sum after attention, the input of the layer, and its norm.
         let (mut dx_middle, mut dx, mut dshared) = (dout.to_vec(), None, None);
         match parallel {
             None => {
                 let dnorm = self.norm_before_backward(names.ffn_norm, &saved.x_middle, dinput, grads);
-                dx_middle = store(add(dout, &dnorm));
+                let dsum = dread.map_or(dout.to_vec(), |dread| store(add(dout, &dread)));
+                dx_middle = store(add(&dsum, &dnorm));
             }
             Some(Parallel::TwoNorms) => {
                 dx = Some(self.norm_before_backward(names.ffn_norm, &saved.x, dinput, grads));

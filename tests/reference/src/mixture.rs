@@ -44,6 +44,8 @@ pub struct Mixture {
     pub intermediate_size: usize,
     /// Number of leading layers that are dense.
     pub first_dense_layers: usize,
+    /// Beside the dense network of the layer, as in Gemma 4: the router has a norm, and a factor of each expert.
+    pub is_beside_dense: bool,
     /// The shared expert, if any.
     pub shared: Option<Shared>,
     /// Factors of the balance losses in the objective.
@@ -191,6 +193,9 @@ impl Mixture {
         if self.has_biases {
             list.push((format!("{ROUTER}.bias"), self.experts));
         }
+        if self.is_beside_dense {
+            list.push((EXPERT_SCALE.to_string(), self.experts));
+        }
         let gated = |path: &str, inner: usize| {
             experts::NAMES.map(|name| (format!("{path}.{name}.weight"), inner * hidden))
         };
@@ -230,6 +235,7 @@ impl Shared {
 }
 
 const ROUTER: &str = "gate";
+const EXPERT_SCALE: &str = "expert_scale";
 const SHARED_GATE: &str = "shared_expert_gate";
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ pub(super) fn with_seeds(
         .map(|(layer, saved)| shape.block(weights, memories, layer, batch).largest_scores(saved));
     let largest_scores = largest_scores.collect();
     let mixtures = blocks.filter_map(|(layer, saved)| match &saved.feed_forward {
-        FeedForward::Mixture(visit) => {
+        FeedForward::Mixture(visit) | FeedForward::Both { visit, .. } => {
             let dropped = visit.kept.iter().filter(|kept| !**kept).count();
             Some((layer, MixtureOutcome { counts: visit.counts.clone(), dropped, losses: visit.losses }))
         }

@@ -1,6 +1,6 @@
 //! Names and sizes of the tensors of a model.
 
-use super::block::{SINKS, input_parameters};
+use super::block::{BESIDE_NORMS, SINKS, input_parameters};
 use super::gpt::{Architecture, HEAD, HEAD_BIAS, Layer, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
@@ -159,19 +159,19 @@ impl Shape {
         if self.variant.layer_scalars {
             add("layer_scalar", 1);
         }
-        match self.mixture_of(layer) {
-            Some(mixture) => {
-                mixture
-                    .parameters(hidden)
-                    .iter()
-                    .for_each(|(name, count)| add(&format!("mlp.{name}"), *count));
+        let mixture = self.mixture_of(layer);
+        for (name, count) in mixture.map(|mixture| mixture.parameters(hidden)).into_iter().flatten() {
+            add(&format!("mlp.{name}"), count);
+        }
+        let is_both = mixture.is_some_and(|mixture| mixture.is_beside_dense);
+        if is_both {
+            BESIDE_NORMS.iter().for_each(|norm| add(&format!("{norm}.weight"), hidden));
+        }
+        if mixture.is_none() || is_both {
+            for name in names.up {
+                linear(&mut add, name, [intermediate, hidden], biases.gate_up);
             }
-            None => {
-                for name in names.up {
-                    linear(&mut add, name, [intermediate, hidden], biases.gate_up);
-                }
-                linear(&mut add, "mlp.down_proj", [hidden, intermediate], biases.down);
-            }
+            linear(&mut add, "mlp.down_proj", [hidden, intermediate], biases.down);
         }
         list
     }

@@ -69,6 +69,7 @@ fn one_expert_is_the_dense_layer() {
         first_dense_layers: 0,
         shared: None,
         losses: BalanceLosses::default(),
+        is_beside_dense: false,
         dispatch: TokenDispatch::Dropless { safe_tokens: false },
         router_init_std: 0.01,
     });

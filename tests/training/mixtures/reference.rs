@@ -51,6 +51,15 @@ fn biased_groups_with_a_shared_expert_follow_the_reference() {
     follows(&Setup::experts("deepseek", routing, "use_qk_norm: True, n_kv_heads: 2"));
 }
 
+/// A dense network beside the experts: in some layers alone, and on GPUs' kernels.
+#[test]
+fn experts_beside_dense_networks_follow_the_reference() {
+    let first = ["--moe_config.first_k_dense_replace=1"];
+    follows(&Setup::beside_dense("beside", "").with(&first));
+    let portable = Setup::beside_dense("beside on portable", "").with(&["--context.tier=portable"]);
+    follows_the_reference(&portable, 4);
+}
+
 /// Capacities that drop choices, in either order.
 #[test]
 fn dropped_choices_follow_the_reference() {
@@ -112,6 +121,7 @@ fn the_reference_has_the_same_tensors() {
         first_dense_layers: 1,
         shared: Some(SharedExpert { intermediate_size: 9, is_gated }),
         losses: BalanceLosses::default(),
+        is_beside_dense: false,
         dispatch: TokenDispatch::Dropless { safe_tokens: false },
         router_init_std: 0.01,
     };

@@ -54,6 +54,11 @@ pub fn gpt_oss() -> Setup {
     small(Setup::gpt_oss("gpt-oss", "")).with(&["--moe_config.moe_intermediate_size=40"])
 }
 
+/// With experts beside dense networks.
+pub fn beside_dense() -> Setup {
+    small(Setup::beside_dense("beside", ""))
+}
+
 /// With micro-batches of one window.
 pub fn small(setup: Setup) -> Setup {
     setup.with(&["--runner_config.batch_size=1"])
@@ -110,6 +115,7 @@ fn spread_experts_train_as_on_one_rank() {
     equals_one(dropless, &[], &in_turns(&[2, 4], &ALL), IN_F32);
     equals_one(dropless, RECOMPUTED, &in_turns(&[2, 4], &[DATA, ZERO_1, ZERO_2]), IN_F32);
     equals_one(gpt_oss, &[], &pairs(2, &[ZERO_2]), IN_F32);
+    equals_one(beside_dense, &[], &pairs(2, &[ZERO_1]), IN_F32);
 }
 
 #[test]

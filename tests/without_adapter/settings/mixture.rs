@@ -64,6 +64,7 @@ fn the_three_shapes_that_are_published() {
             first_dense_layers: 0,
             shared: None,
             losses: BalanceLosses::default(),
+            is_beside_dense: false,
             dispatch: TokenDispatch::Capacity(Capacity {
                 factor: 1.1,
                 order: DropOrder::Token,

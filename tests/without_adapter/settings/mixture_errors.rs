@@ -104,6 +104,12 @@ const WITH_KEYS_OF_THE_MODEL: &str = "
 = x.yaml:10: model.model_config.expert_num: differs from `moe_config.expert_num`, `8`; keep one of them
 + expert_num: 8 | use_moe: False
 = x.yaml:10: model.model_config.use_moe: contradicts `expert_num`, 8; remove it
++ expert_num: 8, enable_moe_block: True |
+= x.yaml:28: moe_config.enable_moe_block: needs RMSNorm before and after; write `norm_placement: both` in model.model_config
++ expert_num: 8, enable_moe_block: True, shared_expert_num: 1 | norm_placement: both
+= x.yaml:29: moe_config.enable_moe_block: not built yet with shared experts; remove it, or these
++ expert_num: 8, enable_moe_block: True, moe_intermediate_size: 6 | norm_placement: both
+= x.yaml:29: moe_config.moe_intermediate_size: of such experts is a multiple of 4, and 6 is none
 + | use_moe: True
 = x.yaml:10: model.model_config.use_moe: asks for experts; give `expert_num` a number above 1
 + | mtp_depth: 32

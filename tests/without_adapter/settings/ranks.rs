@@ -534,6 +534,15 @@ fn what_ranks_cannot_divide_is_one_line() {
         (
             2,
             &[
+                "--model.model_config.norm_placement=both",
+                "--moe_config={expert_num: 4, enable_moe_block: True}",
+            ],
+            "model_parallel",
+            "a dense network beside experts (`enable_moe_block`)",
+        ),
+        (
+            2,
+            &[
                 "--parallel_config.use_seq_parallel=True",
                 "--model.model_config.seq_length=3",
                 "--runner_config.batch_size=1",

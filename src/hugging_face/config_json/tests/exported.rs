@@ -151,7 +151,15 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         }));
     }
     let inputs = ModelConfig { per_layer_width: Some(8), ..gemma4.clone() };
-    models.extend([gemma4, inputs].map(|model| model.with_layers(|layer| layer.values = Values::Normalised)));
+    let mixture_beside = MixtureConfig { is_beside_dense: true, intermediate_size: 8, ..mixture() };
+    let mixed = [mixture_beside.clone(), MixtureConfig { first_dense_layers: 1, ..mixture_beside }]
+        .map(|mixture| ModelConfig { mixture: Some(mixture), ..inputs.clone() });
+    models.extend(
+        [[gemma4, inputs], mixed]
+            .concat()
+            .into_iter()
+            .map(|model| model.with_layers(|layer| layer.values = Values::Normalised)),
+    );
     models.push(ModelConfig { activation: gelu_gate, ..llama() });
     let ungated = |kind, model| ModelConfig { activation: Activation::Gelu(kind), ..model };
     let layer_norm = |model| ModelConfig { norm: Norm::LayerNorm, ..model };

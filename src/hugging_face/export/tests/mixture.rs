@@ -37,6 +37,7 @@ pub(in crate::hugging_face) fn qwen3() -> MixtureConfig {
         first_dense_layers: 0,
         shared: None,
         losses: BalanceLosses { expert: 0.5, ..BalanceLosses::default() },
+        is_beside_dense: false,
         dispatch: TokenDispatch::Dropless { safe_tokens: false },
         router_init_std: 0.02,
     }

@@ -28,6 +28,7 @@ impl Moe {
             intermediate_size: self.moe_intermediate_size.unwrap_or(0),
             first_dense_layers: self.first_k_dense_replace,
             shared: shared.map(|intermediate_size| SharedExpert { intermediate_size, is_gated }),
+            is_beside_dense: self.enable_moe_block,
             losses: self.losses(),
             dispatch: self.dispatch(hot_step),
             router_init_std: ROUTER_INIT_STD,

@@ -2,6 +2,7 @@
 
 use super::rows::{Moe, RoutingPolicy};
 use super::{balance, routing};
+use crate::model::config::{Family, ModelConfig, Norm, NormPlacement};
 use crate::settings::engine::*;
 use crate::settings::sections::model::{self, GPT_OSS, GPT2, Model};
 
@@ -21,6 +22,7 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     fill_capacity(moe, reader, model);
     fill_hot(moe, reader);
     fill_widths(moe, reader, model);
+    check_beside_dense(moe, reader, model);
     // The layer whose queries are learned has no experts.
     let layers = model.config.num_layers.saturating_sub(usize::from(model.config.learns_queries()));
     let dense = moe.first_k_dense_replace;
@@ -29,6 +31,26 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     let message = format!("{dense} dense layers{last} of {all} leave none for the experts; lower it");
     let is_known = reader.source.is_sound(&format!("{}.num_layers", model::PATH));
     reader.require(&["first_k_dense_replace"], !is_known || dense < layers, message);
+}
+
+/// Checks experts beside dense networks.
+fn check_beside_dense(moe: &Moe, reader: &Reader<'_>, model: &Model) {
+    const KEY: &str = "enable_moe_block";
+    if !moe.enable_moe_block {
+        return;
+    }
+    let ModelConfig { family, norm, norm_placement, activation, latent, .. } = &model.config;
+    let is_llama = *family == Family::Llama && latent.is_none();
+    reader.require(&[KEY], is_llama, "not built yet for this type; remove it");
+    let has_norms = *norm == Norm::RmsNorm && *norm_placement == NormPlacement::Both;
+    let message = "needs RMSNorm before and after; write `norm_placement: both` in model.model_config";
+    reader.require(&[KEY], has_norms, message);
+    let message = "not built yet with an activation without a gate; remove it";
+    reader.require(&[KEY], activation.gate().is_some(), message);
+    let message = "not built yet with multi-token prediction; remove it, or `mtp_depth`";
+    reader.require(&[KEY], model.mtp_depth.is_none_or(|depth| depth == 0), message);
+    let message = "not built yet with shared experts; remove it, or these";
+    reader.require(&[KEY], moe.moe_shared_expert_intermediate_size.is_none(), message);
 }
 
 fn fill_bias(moe: &mut Moe, reader: &Reader<'_>) {
@@ -129,8 +151,9 @@ fn fill_widths(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     moe.moe_intermediate_size =
         moe.moe_intermediate_size.or(Some(model.config.layer.intermediate_size).filter(|size| *size > 0));
     let width = moe.moe_intermediate_size.unwrap_or(0);
-    if model.kind.is(GPT_OSS) && !width.is_multiple_of(4) {
-        let message = format!("of experts of this type is a multiple of 4, and {width} is none");
+    // Files hold gate and up of all experts as one tensor.
+    if (model.kind.is(GPT_OSS) || moe.enable_moe_block) && !width.is_multiple_of(4) {
+        let message = format!("of such experts is a multiple of 4, and {width} is none");
         let key = if reader.has(keys[0]) { keys[0] } else { "intermediate_size" };
         reader.fault(key, message);
     }

@@ -27,6 +27,11 @@ rows! {
         moe_shared_expert_intermediate_size: Option<usize> = Shape.optional().example("36"),
         /// Whether the output of the shared experts is multiplied by sigmoid(x · w), with a learned w, as in Qwen2.
         use_shared_expert_gating: bool = Shape.default(false).example("True\nshared_expert_num: 1"),
+        /// Whether each layer with experts has a dense network of `intermediate_size` beside them, as in Gemma 4, whose
+        /// files call it so. Dense network, experts and router each read the residual stream through a norm of their
+        /// own, the outputs of the first two are normalised and added, and the gates of each expert have a learned
+        /// factor. Needs norms before and after (`norm_placement: both`).
+        enable_moe_block: bool = Shape.default(false),
         /// Whether scores are sigmoids of the logits instead of their softmax; `sigmoid` and `softmax` are accepted,
         /// too.
         use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid)

@@ -1,11 +1,11 @@
-//! The second half of a block: a dense network, or a mixture of experts.
+//! The second half of a block: a dense network, a mixture of experts, or both.
 
 use super::Block;
 use crate::gelu::{Gelu, gelu, gelu_backward};
 use crate::gpt::{Architecture, Weights};
 use crate::mixture::{Layer, Mixture, Visit};
 use crate::swiglu::{gated, gated_backward};
-use crate::vector::add;
+use crate::vector::{add, scaled};
 
 /// Activations saved for the backward pass.
 pub(crate) enum FeedForward {
@@ -17,16 +17,63 @@ pub(crate) enum FeedForward {
         activated: Vec<f64>,
     },
     Mixture(Visit),
+    Both {
+        dense: Box<FeedForward>,
+        /// The output of the dense network, (N, D).
+        dense_output: Vec<f64>,
+        /// What the experts and their router read, (N, D) each.
+        read: [Vec<f64>; 2],
+        visit: Visit,
+        /// The output of the experts, (N, D).
+        mixture_output: Vec<f64>,
+    },
 }
 
+/// The norms beside the dense network: of its output, before the experts, before the router, and of the experts' output.
+pub(crate) const BESIDE_NORMS: [&str; 4] = [
+    "post_feedforward_layernorm_1",
+    "pre_feedforward_layernorm_2",
+    "mlp.router_norm",
+    "post_feedforward_layernorm_2",
+];
+
 impl Block<'_> {
-    /// The output (N, D) for x (N, D).
+    /// The output (N, D) for x (N, D), the `residual` stream (N, D) normalised.
     #[track_caller]
-    pub(super) fn feed_forward(&self, x: &[f64]) -> (Vec<f64>, FeedForward) {
-        if let Some(mixture) = self.shape.mixture_of(self.layer) {
-            let visit = self.with_mixture(mixture, |layer| layer.forward(x));
-            return (visit.y.clone(), FeedForward::Mixture(visit));
+    pub(super) fn feed_forward(&self, x: &[f64], residual: &[f64]) -> (Vec<f64>, FeedForward) {
+        match self.shape.mixture_of(self.layer) {
+            None => self.dense(x),
+            Some(mixture) if mixture.is_beside_dense => self.both(mixture, x, residual),
+            Some(mixture) => {
+                let visit = self.with_mixture(mixture, |layer| layer.forward(x, x));
+                (visit.y.clone(), FeedForward::Mixture(visit))
+            }
         }
+    }
+
+    /// norm(dense(x)) + norm(experts(norm(residual))), where the router reads norm(residual) / √D.
+    #[track_caller]
+    fn both(&self, mixture: &Mixture, x: &[f64], residual: &[f64]) -> (Vec<f64>, FeedForward) {
+        let store = |values| self.shape.storage.store(values);
+        let [of_dense, before_experts, before_router, of_experts] = BESIDE_NORMS;
+        let (dense_output, dense) = self.dense(x);
+        let dense_output = store(dense_output);
+        let scored = scaled(&self.norm(before_router, residual), self.router_factor());
+        let read = [store(self.norm(before_experts, residual)), store(scored)];
+        let visit = self.with_mixture(mixture, |layer| layer.forward(&read[0], &read[1]));
+        let mixture_output = store(visit.y.clone());
+        let sum =
+            store(add(&store(self.norm(of_dense, &dense_output)), &self.norm(of_experts, &mixture_output)));
+        (sum, FeedForward::Both { dense: Box::new(dense), dense_output, read, visit, mixture_output })
+    }
+
+    /// What the router's norm is multiplied by, 1 / √D.
+    fn router_factor(&self) -> f64 {
+        (self.shape.hidden_size as f64).sqrt().recip()
+    }
+
+    #[track_caller]
+    fn dense(&self, x: &[f64]) -> (Vec<f64>, FeedForward) {
         let store = |values| self.shape.storage.store(values);
         let (gate, up, activated) = match self.ungated() {
             None => {
@@ -43,25 +90,49 @@ impl Block<'_> {
         (self.project(self.names().down, &activated), FeedForward::Dense { gate, up, activated })
     }
 
-    /// The gradient (N, D) of x, given that of the output; adds those of the weights to `grads`.
+    /// The gradients (N, D) of x and, if it is read, of the residual stream, given that of the output; adds those of
+    /// the weights to `grads`.
     #[track_caller]
     pub(super) fn feed_forward_backward(
         &self,
-        x: &[f64],
+        [x, residual]: [&[f64]; 2],
         saved: &FeedForward,
         dout: &[f64],
         seed: f64,
         grads: &mut Weights,
-    ) -> Vec<f64> {
-        let (gate, up, activated) = match (saved, self.shape.mixture_of(self.layer)) {
+    ) -> (Vec<f64>, Option<Vec<f64>>) {
+        match (saved, self.shape.mixture_of(self.layer)) {
             (FeedForward::Mixture(visit), Some(mixture)) => {
-                return self.with_mixture(mixture, |layer| layer.backward(x, visit, dout, seed, grads));
+                let backward = |layer: &Layer<'_>| layer.backward([x, x], visit, dout, seed, &mut *grads);
+                let [dx, dscored] = self.with_mixture(mixture, backward);
+                (add(&dx, &dscored), None)
             }
-            (FeedForward::Dense { gate, up, activated }, None) => (gate, up, activated),
-            _ => panic!(
-                "the saved activations of layer {} are of the other kind of feed-forward network.",
-                self.layer
-            ),
+            (FeedForward::Both { dense, dense_output, read, visit, mixture_output }, Some(mixture)) => {
+                let store = |values| self.shape.storage.store(values);
+                let [of_dense, before_experts, before_router, of_experts] = BESIDE_NORMS;
+                let dmixture = store(self.norm_backward(of_experts, mixture_output, dout, grads));
+                let backward = |layer: &Layer<'_>| {
+                    layer.backward([&read[0], &read[1]], visit, &dmixture, seed, &mut *grads)
+                };
+                let [dexperts, dscored] = self.with_mixture(mixture, backward);
+                let dscored = scaled(&dscored, self.router_factor());
+                let dresidual = store(add(
+                    &store(self.norm_backward(before_router, residual, &dscored, grads)),
+                    &self.norm_backward(before_experts, residual, &dexperts, grads),
+                ));
+                let ddense = store(self.norm_backward(of_dense, dense_output, dout, grads));
+                (self.dense_backward(x, dense, &ddense, grads), Some(dresidual))
+            }
+            (dense, None) => (self.dense_backward(x, dense, dout, grads), None),
+            _ => panic!("the saved activations of layer {} are of another kind.", self.layer),
+        }
+    }
+
+    /// The gradient (N, D) of the input of a dense network.
+    #[track_caller]
+    fn dense_backward(&self, x: &[f64], saved: &FeedForward, dout: &[f64], grads: &mut Weights) -> Vec<f64> {
+        let FeedForward::Dense { gate, up, activated } = saved else {
+            panic!("the saved activations of layer {} are of another kind.", self.layer)
         };
         let store = |values| self.shape.storage.store(values);
         let dactivated = store(self.project_backward(self.names().down, activated, dout, grads));

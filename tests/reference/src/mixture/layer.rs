@@ -1,6 +1,7 @@
 //! The mixture layer: router and experts, forward and backward.
 
-use super::{Choices, Losses, Memory, Mixture, ROUTER, balance, slots};
+use super::{Choices, EXPERT_SCALE, Losses, Memory, Mixture, ROUTER, balance, slots};
+use crate::expert_scale::{scale_gates, scale_gates_backward};
 use crate::gpt::{Weights, accumulate};
 use crate::matmul::{linear, linear_backward};
 use crate::storage::Storage;
@@ -41,13 +42,14 @@ pub struct Visit {
 }
 
 impl Layer<'_> {
-    /// The output for x (N, D), which holds whole sequences.
+    /// The output for x (N, D), which holds whole sequences. The router reads `scored` (N, D), which is x unless it has
+    /// a norm of its own.
     #[track_caller]
-    pub fn forward(&self, x: &[f64]) -> Visit {
+    pub fn forward(&self, x: &[f64], scored: &[f64]) -> Visit {
         let mixture = self.mixture;
-        let choices = Choices::new(mixture, &self.logits(x), &self.memory.bias);
+        let choices = Choices::new(mixture, &self.logits(scored), &self.memory.bias);
         let kept = slots::kept(mixture, &choices.ids, &self.memory.hot);
-        let gates = slots::gates(mixture, &choices.gates, &kept);
+        let gates = self.scaled(&choices.ids, slots::gates(mixture, &choices.gates, &kept));
         let mut y = vec![0.0; x.len()];
         for expert in 0..mixture.experts {
             let visitors = visitors(&choices.ids, &kept, expert);
@@ -64,10 +66,17 @@ impl Layer<'_> {
         Visit { y, choices, kept, counts, losses, gates }
     }
 
-    /// The gradient (N, D) of x, given that of y (N, D); adds those of the weights to `grads`. It includes the balance
-    /// losses, weighted by `seed` times their factors.
+    /// The gradients (N, D) of x and of `scored`, given that of y (N, D); adds those of the weights to `grads`. They
+    /// include the balance losses, weighted by `seed` times their factors.
     #[track_caller]
-    pub fn backward(&self, x: &[f64], visit: &Visit, dy: &[f64], seed: f64, grads: &mut Weights) -> Vec<f64> {
+    pub fn backward(
+        &self,
+        [x, scored]: [&[f64]; 2],
+        visit: &Visit,
+        dy: &[f64],
+        seed: f64,
+        grads: &mut Weights,
+    ) -> [Vec<f64>; 2] {
         let mixture = self.mixture;
         let mut dx = vec![0.0; x.len()];
         let mut dgates = vec![0.0; visit.gates.len()];
@@ -90,6 +99,13 @@ impl Layer<'_> {
         if let Some(shared) = mixture.shared {
             dx = self.storage.store(add(&dx, &self.shared_backward(&shared, x, dy, grads)));
         }
+        if mixture.is_beside_dense {
+            let (name, scale) = self.expert_scale();
+            let gates = slots::gates(mixture, &visit.choices.gates, &visit.kept);
+            let dscale;
+            (dgates, dscale) = scale_gates_backward(&gates, &visit.choices.ids, scale, &dgates);
+            accumulate(grads, &name, dscale);
+        }
         let dgates = slots::gates_backward(mixture, &visit.choices.gates, &visit.kept, &dgates);
         let dprobabilities =
             balance::probabilities_backward(mixture, &visit.choices, self.sequence_length, seed);
@@ -97,12 +113,29 @@ impl Layer<'_> {
         add_scaled(&mut dlogits, 1.0, &balance::z_backward(mixture, &visit.choices, seed));
         let (router, w) = self.weight(ROUTER);
         let tokens = x.len() / self.width();
-        let (dx_router, dw, dbias) = linear_backward(x, w, &dlogits, tokens, mixture.experts, self.width());
+        let (dscored, dw, dbias) =
+            linear_backward(scored, w, &dlogits, tokens, mixture.experts, self.width());
         accumulate(grads, &router, dw);
         if mixture.has_biases {
             accumulate(grads, &self.router_bias(), dbias);
         }
-        add(&dx, &self.storage.store(dx_router))
+        [dx, self.storage.store(dscored)]
+    }
+
+    /// The gates (N·k) times the factors of their experts, where these have some.
+    fn scaled(&self, ids: &[usize], gates: Vec<f64>) -> Vec<f64> {
+        if !self.mixture.is_beside_dense {
+            return gates;
+        }
+        scale_gates(&gates, ids, self.expert_scale().1)
+    }
+
+    /// Name and values of the factors of experts.
+    #[track_caller]
+    fn expert_scale(&self) -> (String, &[f64]) {
+        let name = format!("{}.{EXPERT_SCALE}", self.path);
+        let scale = &self.weights[&name];
+        (name, scale)
     }
 
     /// The router logits, (N, E).

@@ -8,7 +8,7 @@ use crate::matmul::linear;
 use crate::random::Random;
 use crate::storage::Storage;
 use crate::swiglu::{Gate, swiglu};
-use crate::vector::dot;
+use crate::vector::{add, dot};
 
 const T: usize = 5;
 const N: usize = 2 * T;
@@ -25,6 +25,7 @@ const PLAIN: Mixture = Mixture {
     network: Network::Gated(Gate::Silu),
     has_biases: false,
     first_dense_layers: 0,
+    is_beside_dense: false,
     shared: None,
     losses: Losses { expert: 0.0, sequence: 0.0, z: 0.0 },
     capacity: None,
@@ -97,6 +98,8 @@ fn every_gradient_is_the_finite_difference() {
         capacity(Capacity { hot: Some(HOT), ..TIGHT }),
         Mixture { network: GPT2, chosen: 1, norm_top_k: true, losses: LOSSES, ..PLAIN },
         Mixture { network: GPT2, ..capacity(Capacity { renormalises: true, hot: Some(HOT), ..TIGHT }) },
+        Mixture { is_beside_dense: true, norm_top_k: true, losses: LOSSES, ..PLAIN },
+        Mixture { is_beside_dense: true, ..capacity(Capacity { renormalises: true, ..TIGHT }) },
         Mixture { network: BLOOM, ..PLAIN },
         Mixture { network: BLOOM, norm_top_k: true, losses: LOSSES, ..PLAIN },
     ];
@@ -104,15 +107,17 @@ fn every_gradient_is_the_finite_difference() {
         let (weights, memory, mut random) = (weights(mixture), memory(mixture), Random::new(102));
         let (x, dy, seed) = (random.normal(N * D), random.normal(N * D), 1.7);
         let objective = |weights: &Weights, x: &[f64]| {
-            let visit = layer(mixture, weights, &memory).forward(x);
+            let visit = layer(mixture, weights, &memory).forward(x, x);
             let Losses { expert, sequence, z } = mixture.losses;
             let losses = expert * visit.losses.expert + sequence * visit.losses.sequence + z * visit.losses.z;
             dot(&visit.y, &dy) + seed * losses
         };
-        let visit = layer(mixture, &weights, &memory).forward(&x);
+        let visit = layer(mixture, &weights, &memory).forward(&x, &x);
         assert_eq!(visit.kept.contains(&false), mixture.capacity.is_some(), "mixture {number} drops");
         let mut grads = Weights::new();
-        let dx = layer(mixture, &weights, &memory).backward(&x, &visit, &dy, seed, &mut grads);
+        let [dx, dscored] =
+            layer(mixture, &weights, &memory).backward([&x, &x], &visit, &dy, seed, &mut grads);
+        let dx = add(&dx, &dscored);
         assert!(grads.keys().eq(weights.keys()), "every tensor has a gradient");
         assert_gradient(&format!("mixture {number}, x"), &dx, &x, |x| objective(&weights, x));
         let mut moved = weights.clone();
@@ -137,7 +142,7 @@ fn one_expert_is_a_dense_network() {
     let w = |name: &str| &weights[&format!("model.layers.0.mlp.experts.0.{name}_proj.weight")];
     let [gate, up] = ["gate", "up"].map(|name| linear(&x, w(name), None, N, 5, D));
     let dense = linear(&swiglu(&gate, &up), w("down"), None, N, D, 5);
-    let visit = layer(&mixture, &weights, &Memory::new(&mixture)).forward(&x);
+    let visit = layer(&mixture, &weights, &Memory::new(&mixture)).forward(&x, &x);
     assert_close("y", &visit.y, &dense, 1e-15);
     assert_eq!((visit.counts, visit.losses), (vec![N], Losses::default()));
 
@@ -148,7 +153,7 @@ fn one_expert_is_a_dense_network() {
         .map(|name| [tensor(&format!("{name}.weight")), tensor(&format!("{name}.bias"))]);
     let inner = gelu(&linear(&x, up[0], Some(up[1]), N, 5, D), Gelu::Exact);
     let dense = linear(&inner, down[0], Some(down[1]), N, D, 5);
-    assert_close("y", &layer(&mixture, &weights, &Memory::new(&mixture)).forward(&x).y, &dense, 1e-15);
+    assert_close("y", &layer(&mixture, &weights, &Memory::new(&mixture)).forward(&x, &x).y, &dense, 1e-15);
 }
 
 #[test]
@@ -158,7 +163,7 @@ fn slots_for_all_drop_nothing() {
     let (free, full) =
         (Mixture { norm_top_k: true, ..PLAIN }, Mixture { capacity: Some(roomy), norm_top_k: true, ..PLAIN });
     let (weights, memory) = (weights(&free), memory(&free));
-    let [a, b] = [&free, &full].map(|mixture| layer(mixture, &weights, &memory).forward(&x));
+    let [a, b] = [&free, &full].map(|mixture| layer(mixture, &weights, &memory).forward(&x, &x));
     assert!(b.kept.iter().all(|kept| *kept));
     assert_close("y", &b.y, &a.y, 1e-8); // renormalising divides by the sum + 1e-9
 }

@@ -12,7 +12,7 @@ use crate::rope::Rope;
 use crate::rope_scaling::Scaling;
 use crate::storage::Storage;
 use crate::swiglu::Gate;
-use crate::variant::Variant;
+use crate::variant::{Norms, Variant};
 
 const IGNORE: u32 = u32::MAX;
 const T: usize = 5;
@@ -28,6 +28,7 @@ const MIXTURE: Mixture = Mixture {
     network: Network::Gated(Gate::Silu),
     has_biases: false,
     first_dense_layers: 0,
+    is_beside_dense: false,
     shared: None,
     losses: Losses { expert: 0.5, sequence: 0.3, z: 0.2 },
     capacity: None,
@@ -107,6 +108,11 @@ fn every_gradient_is_the_finite_difference() {
         Shape {
             mixture: Some(Mixture { network: Network::Gated(Gate::Clamped), has_biases: true, ..MIXTURE }),
             variant: Variant { sinks: true, ..Variant::PLAIN },
+            ..SHAPE
+        },
+        Shape {
+            mixture: Some(Mixture { is_beside_dense: true, first_dense_layers: 1, ..MIXTURE }),
+            variant: Variant { norms: Norms::Both, ..Variant::PLAIN },
             ..SHAPE
         },
         Shape { multi_token: Some(MultiToken { depth: 1, ..AHEAD }), num_layers: 0, ..SHAPE },

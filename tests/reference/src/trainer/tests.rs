@@ -216,6 +216,7 @@ const MIXTURE: Mixture = Mixture {
     network: Network::Gated(Gate::Silu),
     has_biases: false,
     first_dense_layers: 0,
+    is_beside_dense: false,
     shared: Some(Shared { intermediate_size: 4, is_gated: true }),
     losses: Losses { expert: 0.0, sequence: 0.0, z: 0.0 },
     capacity: None,
