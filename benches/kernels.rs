@@ -33,6 +33,7 @@ use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::ops::swiglu::Gate;
+use gristmill::ops::xielu::{self, Xielu};
 use gristmill::ops::{
     adamw, add, cast, causal_conv, decode, embedding, fingerprint, l2_norm, largest, layer_norm, max_logit,
     muon, rms_norm, rope, sgd, squares, swiglu,
@@ -193,6 +194,24 @@ fn elementwise(c: &mut Criterion) {
             bytes(3.0, F)
         });
     }
+    let numbers = |row: &mut Job| Xielu { alphas: row.tensor(1, 2, F32), constants: row.tensor(1, 2, F32) };
+    row(c, &gpu, "xielu", |row| {
+        let (x, y, numbers) = (row.tensor(N, F, F32), row.tensor(N, F, F32), numbers(row));
+        xielu::xielu(&mut row.rec, x, numbers, y);
+        bytes(2.0, F)
+    });
+    row(c, &gpu, "xielu, backward", |row| {
+        let [x, dy, dx] = [0; 3].map(|_| row.tensor(N, F, F32));
+        let numbers = numbers(row);
+        xielu::xielu_backward(&mut row.rec, x, numbers, dy, dx);
+        bytes(3.0, F)
+    });
+    row(c, &gpu, "xielu, backward of its numbers", |row| {
+        let (x, dy, gradient) = (row.tensor(N, F, F32), row.tensor(N, F, F32), row.tensor(1, 2, F32));
+        let numbers = numbers(row);
+        xielu::xielu_backward_weight(&mut row.rec, x, numbers, dy, gradient);
+        bytes(2.0, F)
+    });
     // Each element of the heads is read once and written once; what all heads share is read from the cache.
     let heads = LatentHeads { heads: 4, nope_dim: 32, rope_dim: 16, value_dim: 32 };
     let angles =

@@ -53,6 +53,7 @@ pub mod swiglu;
 pub mod tally;
 pub mod unit_heads;
 pub mod work_list;
+pub mod xielu;
 pub mod zero;
 
 use crate::element::Element;

@@ -308,10 +308,11 @@ impl Part {
     }
 
     /// The range in the segment of those rows in `lines` that this part has; `lines` are rows of the parameter, or
-    /// columns of a vector.
+    /// columns of a vector, whose padding goes with the last ones.
     pub(crate) fn lines(&self, spec: &Spec, lines: &Range<usize>) -> Range<u64> {
         if spec.role.is_row() {
-            return self.offset + lines.start as u64..self.offset + lines.end as u64;
+            let end = if lines.end == spec.cols { u64::from(spec.stride()) } else { lines.end as u64 };
+            return self.offset + lines.start as u64..self.offset + end;
         }
         let row = |row: usize| row.clamp(self.first_row, self.first_row + self.rows);
         self.range(spec, row(lines.start), row(lines.end))

@@ -490,6 +490,8 @@ pub enum Activation {
     Gated(Gate),
     /// x · Φ(x) of one projection.
     Gelu(Gelu),
+    /// xIELU of one projection, of dense layers alone, as in Apertus.
+    Xielu,
 }
 
 impl Default for Activation {
@@ -509,7 +511,7 @@ impl Activation {
     pub fn gate(self) -> Option<Gate> {
         match self {
             Self::Gated(gate) => Some(gate),
-            Self::Gelu(_) => None,
+            Self::Gelu(_) | Self::Xielu => None,
         }
     }
 }

@@ -311,20 +311,28 @@ impl DenseFeedForward<Parameter> {
         let name = match config.activation {
             Activation::Gated(_) => "mul",
             Activation::Gelu(_) => "gelu",
+            Activation::Xielu => "xielu",
         };
         // One kernel makes an activation and its argument, unless adapters change the argument, or only one of the two
         // is kept.
         let is_kept = |operator: &str| !config.recomputed.covers(layer, &format!("feed_forward.{operator}"));
-        if let (Normed::Done(h), None, true) = (h, &w.lora, is_kept("w_gate_up") == is_kept(name)) {
+        if let (Normed::Done(h), None, None, true) =
+            (h, &w.lora, &self.xielu, is_kept("w_gate_up") == is_kept(name))
+        {
             return tape.scope("w_gate_up", |tape| match config.activation {
                 Activation::Gated(gate) => tape.linear_swiglu(h, &w.weight, w.bias.as_ref(), inner, gate),
                 Activation::Gelu(kind) => tape.linear_gelu(h, &w.weight, w.bias.as_ref(), kind),
+                Activation::Xielu => panic!("xIELU has numbers"),
             });
         }
         let h = tape.scope("w_gate_up", |tape| w.of_normed(tape, ctx, h)); // (N, 2 F); without a gate (N, F)
         tape.scope(name, |tape| match config.activation {
             Activation::Gated(gate) => tape.swiglu(h, inner, gate),
             Activation::Gelu(kind) => tape.gelu(h, kind),
+            Activation::Xielu => {
+                let numbers = self.xielu.as_ref().expect("xIELU has numbers");
+                tape.xielu(h, &numbers.alphas, &numbers.constants)
+            }
         })
     }
 }

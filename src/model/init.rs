@@ -23,6 +23,7 @@ pub fn initial_row(spec: &Spec, row: usize, seed: u64) -> Vec<f32> {
     match spec.init {
         Init::Ones => vec![1.0; spec.cols],
         Init::Zeros => vec![0.0; spec.cols],
+        Init::Pair(pair) => numbers.map(|number| pair[number as usize % 2] as f32).collect(),
         Init::Normal(std) => numbers.map(|number| (std * random.normal(number)) as f32).collect(),
         Init::LogOfDecayRate => {
             let rate = |number| 0.01 + (16.0 - 0.01) * random.uniform(number);

@@ -247,6 +247,7 @@ impl Experts<Parameter> {
                 return tape.scope(name("mul"), |tape| tape.swiglu(x, inner, gate));
             }
             Activation::Gelu(kind) => kind,
+            Activation::Xielu => panic!("experts have no xIELU"),
         };
         // One kernel makes an activation and its argument, unless only one of the two is kept.
         let is_kept = |operator: &str| {
@@ -382,7 +383,7 @@ pub(crate) fn widest_spread_tensor(
 fn widest(config: &ModelConfig, mixture: &MixtureConfig, rows: u32) -> [u64; 2] {
     let inner = match config.activation {
         Activation::Gated(_) => 2 * mixture.intermediate_size.next_multiple_of(4),
-        Activation::Gelu(_) => mixture.intermediate_size,
+        Activation::Gelu(_) | Activation::Xielu => mixture.intermediate_size,
     };
     [u64::from(rows), inner.max(config.hidden_size) as u64]
 }

@@ -1,6 +1,6 @@
 //! Names of parameters in Hugging Face files, by family and without `.weight` and `.bias`, and in Megatron.
 
-use super::config::{Family, ModelConfig, Norm, NormPlacement, ParallelResidual, QkNorm};
+use super::config::{Activation, Family, ModelConfig, Norm, NormPlacement, ParallelResidual, QkNorm};
 
 /// The gate of the shared expert, as in Qwen2.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
@@ -17,6 +17,10 @@ pub(super) mod beside {
     pub const ROUTER_NORM: &str = "router.scale";
     pub const EXPERT_SCALE: &str = "router.per_expert_scale";
 }
+
+/// The learned numbers of an xIELU, and its constants, as in Apertus.
+pub(super) const XIELU_ALPHAS: [&str; 2] = ["mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n"];
+pub(super) const XIELU_CONSTANTS: [&str; 2] = ["mlp.act_fn.beta", "mlp.act_fn.eps"];
 
 /// Embeddings of each layer, as in Gemma 3n and 4: of the model, and of a layer.
 pub(super) const PER_LAYER_TABLE: &str = "model.embed_tokens_per_layer";
@@ -259,10 +263,11 @@ impl Names {
 
     /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, or of HyperCLOVA X
     /// where norms multiply by w and layers have no factor, and with norms of rotated heads those of Hunyuan. Without
-    /// gates they are those of Nemotron, Arcee and Jais 2, or with GELU and LayerNorm that multiplies by w those of
-    /// StarCoder 2. Falcon has names of its own for two norms of one residual stream.
+    /// gates they are those of Nemotron, Arcee and Jais 2, with xIELU those of Apertus, or with GELU and LayerNorm that
+    /// multiplies by w those of StarCoder 2. Falcon has names of its own for two norms of one residual stream.
     pub fn of_model(config: &ModelConfig) -> &'static Self {
         match (config.family, config.norm_placement, config.qk_norm_kind) {
+            (Family::Llama, ..) if config.activation == Activation::Xielu => &APERTUS,
             (Family::Llama, NormPlacement::Both, _)
                 if config.zero_centered_norms || config.has_layer_scalars =>
             {
@@ -311,6 +316,9 @@ const HUNYUAN: Names =
     Names { q_norm: "self_attn.query_layernorm", k_norm: "self_attn.key_layernorm", ..LLAMA };
 
 const NEMOTRON: Names = Names { gate_up: &["mlp.up_proj"], ..LLAMA };
+
+const APERTUS: Names =
+    Names { attention_norm: "attention_layernorm", ffn_norm: "feedforward_layernorm", ..NEMOTRON };
 
 const STAR_CODER2: Names = Names { gate_up: &["mlp.c_fc"], w_down: "mlp.c_proj", ..LLAMA };
 

@@ -19,7 +19,9 @@ mod spec;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use feed_forward::{DenseBesideExperts, DenseFeedForward, Experts, FeedForward, Mixture, Shared};
+pub use feed_forward::{
+    DenseBesideExperts, DenseFeedForward, Experts, FeedForward, Mixture, Shared, XieluNumbers,
+};
 pub use latent::{Latent, LatentQueries};
 pub use linear::LinearMixer;
 pub use lora::{ColumnRange, Lora, module_of};

@@ -72,5 +72,6 @@ fn gate_of(config: &ModelConfig) -> Gate {
     match config.activation {
         Activation::Gated(gate) => gate,
         Activation::Gelu(kind) => Gate::Gelu(kind),
+        Activation::Xielu => panic!("xIELU is no gate of embeddings of each layer"),
     }
 }

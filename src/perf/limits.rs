@@ -157,7 +157,7 @@ fn widest_row(model: &ModelConfig) -> usize {
     let of_layer = |layer: &LayerConfig| {
         let inner = match model.activation {
             Activation::Gated(_) => 2 * layer.intermediate_size.next_multiple_of(4),
-            Activation::Gelu(_) => layer.intermediate_size,
+            Activation::Gelu(_) | Activation::Xielu => layer.intermediate_size,
         };
         inner.max(model.head_layout(layer).cols() as usize).max(model.projected_cols(layer))
     };

@@ -11,6 +11,7 @@ use crate::ops::gelu::{self, Gelu};
 use crate::ops::matmul::{Activated, Epilogue, FewRows, Layout, matmul, matmul_of_few_rows};
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::swiglu::{self, Gate};
+use crate::ops::xielu::{self, Xielu};
 use crate::record::Tensor;
 
 /// The argument of a value that is an activation.
@@ -111,6 +112,26 @@ impl<'p> Tape<'_, 'p> {
         });
         self.arguments.insert(value.id, Argument { var: x, saved, activation: Activation::Gelu(kind) });
         value
+    }
+
+    /// xIELU of x, (N, F), with the learned `alphas` and the `constants`, (1, 2) each.
+    #[track_caller]
+    pub fn xielu(&mut self, x: Var, alphas: &'p Parameter, constants: &'p Parameter) -> Var {
+        assert!(constants.gradient().is_none(), "the constants of xIELU have no gradient");
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let numbers = Xielu { alphas: alphas.weight(), constants: constants.weight() };
+        let y = self.rec.tensor("y", rows, cols, element);
+        xielu::xielu(self.rec, x.tensor, numbers, y);
+        let saved = self.save(x);
+        self.result(y, &[x], alphas.trains(), move |tape, dy| {
+            let saved_x = tape.saved(saved);
+            if let Some(gradient) = alphas.gradient() {
+                xielu::xielu_backward_weight(tape.rec, saved_x, numbers, dy, gradient);
+            }
+            let gradient = tape.rec.tensor("gradient", rows, cols, element);
+            xielu::xielu_backward(tape.rec, saved_x, numbers, dy, gradient);
+            tape.give(x, gradient);
+        })
     }
 
     /// activation(gate) · up of x (N, K) Wᵀ + bias, which is gate and up, packed as for [`swiglu`](Self::swiglu): (N,

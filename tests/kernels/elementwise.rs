@@ -9,6 +9,7 @@ use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward};
 use gristmill::ops::rope_scaling::{QueryScaling, RopeScaling, Yarn};
 use gristmill::ops::swiglu::{Gate, gate_up_cols, swiglu, swiglu_backward};
+use gristmill::ops::xielu::{Xielu, xielu, xielu_backward, xielu_backward_weight};
 use gristmill::ops::zero::zero;
 use gristmill::record::Tensor;
 
@@ -206,6 +207,70 @@ fn gelu_works_on_ranges() {
         let y = case.output(5, 12, Bf16);
         gelu(&mut case.rec, whole.tensor.rows(3, 5).columns(8, 12), y, Gelu::Exact);
         case.expect("y", y, reference::gelu::gelu(&part, reference::gelu::Gelu::Exact), allowed(Bf16, 2));
+    });
+}
+
+/// a, b, β and ε, the last of which is far enough below 0 that values lie between.
+const NUMBERS: reference::xielu::Xielu =
+    reference::xielu::Xielu { a: 0.25, b: -1.0, beta: 0.5, epsilon: -0.0625 };
+
+/// `numbers` on the device.
+fn on_device(case: &mut Case, numbers: reference::xielu::Xielu) -> Xielu {
+    let reference::xielu::Xielu { a, b, beta, epsilon } = numbers;
+    let alphas = case.input_of(&[a, b], 1, 2, F32).tensor;
+    Xielu { alphas, constants: case.input_of(&[beta, epsilon], 1, 2, F32).tensor }
+}
+
+/// Three roundings more than GELU: of α, of the polynomial and of the sum.
+#[test]
+pub fn xielu_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (n, f) in SWIGLU_SHAPES {
+            check(&format!("xielu {n}x{f} {element:?}"), |case| {
+                let values: Vec<f64> = (0..n * f).map(|_| 2.0 * case.normal()).collect();
+                let (x, dy) = (case.input_of(&values, n, f, element), case.input(n, f, element));
+                let (numbers, gradient) = (on_device(case, NUMBERS), case.input(1, 2, F32));
+                let [y, dx] = [0; 2].map(|_| case.output(n, f, element));
+                xielu(&mut case.rec, x.tensor, numbers, y);
+                xielu_backward_weight(&mut case.rec, x.tensor, numbers, dy.tensor, gradient.tensor);
+                xielu_backward(&mut case.rec, x.tensor, numbers, dy.tensor, dx);
+                let (want_dx, of_numbers) = reference::xielu::xielu_backward(&x.values, &dy.values, NUMBERS);
+                case.expect("y", y, reference::xielu::xielu(&x.values, NUMBERS), allowed(element, 8));
+                case.expect("dx", dx, want_dx, allowed(element, 8));
+                // A sum of products of any sign, relative to their root mean square.
+                let terms: Vec<f64> = [0, 1]
+                    .map(|number| {
+                        let of = |(x, dy): (&f64, &f64)| NUMBERS.backward(*x, *dy).1[number].powi(2);
+                        x.values.iter().zip(&dy.values).map(of).sum::<f64>().sqrt()
+                    })
+                    .iter()
+                    .zip(&gradient.values)
+                    .map(|(terms, before)| terms + before.abs())
+                    .collect();
+                let want = gradient.values.iter().zip(of_numbers).map(|(before, own)| before + own).collect();
+                case.expect_terms("numbers", gradient.tensor, 0..2, want, 2.0 * allowed(F32, n * f), terms);
+            });
+        }
+    }
+}
+
+/// Near 0, where e^x - 1 - x would cancel: each value within 16 ulps of its own size, with ε as files have it.
+#[test]
+fn xielu_is_as_precise_as_f32() {
+    let numbers = reference::xielu::Xielu { beta: 0.0, epsilon: -1e-6, ..NUMBERS };
+    check("xielu, relative", |case| {
+        let values: Vec<f64> = (0..400).map(|i| -1e-5 * 1.04f64.powi(i)).collect();
+        let x = case.input_of(&values, 1, 400, F32);
+        let y = case.output(1, 400, F32);
+        let on_device = on_device(case, numbers);
+        xielu(&mut case.rec, x.tensor, on_device, y);
+        let want = reference::xielu::xielu(&x.values, numbers);
+        case.expect_words("y", y, move |words| {
+            for ((word, want), x) in words.iter().zip(&want).zip(&x.values) {
+                let ulps = (f64::from(f32::from_bits(*word)) - want).abs() / (want.abs() * 2f64.powi(-24));
+                assert!(ulps <= 16.0, "xielu({x}) is {ulps:.1} ulps from {want}");
+            }
+        });
     });
 }
 

@@ -308,6 +308,30 @@ fn gelu() {
 }
 
 #[test]
+fn xielu() {
+    check("tape xielu", |case| {
+        let x = case.input(N, 7, F32);
+        let (values, alphas, constants) = (x.values.clone(), weight(case, 1, 2), [0.5, -0.0625]);
+        let fixed = case.input_of(&constants, 1, 2, F32).tensor;
+        let fixed = Parameter { weight: vec![fixed], gradient: None };
+        let ([a, b], [beta, epsilon]) = ([alphas.values[0], alphas.values[1]], constants);
+        let numbers = reference::xielu::Xielu { a, b, beta, epsilon };
+        let fixed = &fixed;
+        let (dy, dx0) = (case.input(N, 7, F32), case.input(N, 7, F32));
+        let mut tape = Tape::new(&mut case.rec);
+        let leaf = tape.leaf(x.tensor, true);
+        tape.give(leaf, dx0.tensor);
+        let y = tape.xielu(leaf, &alphas.parameter, fixed);
+        tape.give(y, dy.tensor);
+        tape.backward();
+        let gradient = tape.gradient(leaf).expect("x needs a gradient");
+        let (dx, of_numbers) = reference::xielu::xielu_backward(&values, &dy.values, numbers);
+        case.expect("dx", gradient, sum(&dx, &dx0.values), 4.0 * allowed(F32, 8));
+        expect_weight(case, "numbers", &alphas, &of_numbers, 7 * N);
+    });
+}
+
+#[test]
 fn swiglu() {
     let gelu = (Gate::Gelu(Gelu::Tanh), reference::swiglu::Gate::Gelu(reference::gelu::Gelu::Tanh));
     for (width, (gate_kind, formula)) in [

@@ -32,6 +32,7 @@ const FAMILIES: [&str; 33] = [
     "gemma3_text",
     "nemotron",
     "starcoder2",
+    "apertus",
     "stablelm",
     "cohere",
     "gpt_neox",

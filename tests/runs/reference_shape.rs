@@ -112,9 +112,10 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             },
             weightless_norms: !model.norm_weight,
             ungated: match model.activation {
-                Activation::Gated(_) => None,
+                Activation::Gated(_) | Activation::Xielu => None,
                 Activation::Gelu(kind) => Some(reference_gelu(kind)),
             },
+            xielu: model.activation == Activation::Xielu,
             parallel: model.parallel_residual.map(|residual| match residual {
                 ParallelResidual::TwoNorms => Parallel::TwoNorms,
                 ParallelResidual::OneNorm => Parallel::OneNorm,
@@ -224,6 +225,7 @@ fn reference_network(model: &ModelConfig) -> reference::mixture::Network {
             },
             is_transposed: model.family == Family::Gpt2,
         },
+        Activation::Xielu => panic!("experts have no xIELU"),
     }
 }
 

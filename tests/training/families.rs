@@ -177,6 +177,7 @@ fn other_norms_activations_and_residuals_follow_the_reference() {
         gpt_neox("num_layers: 2"),
         command_r("tie_word_embeddings: True, logits_scaling: 4.0"),
         olmo("num_layers: 2"),
+        apertus("num_layers: 2"),
         gpt_j("logits_scaling: 2.0"),
         Setup::experts("experts beside attention", experts, "parallel_residual: one_norm"),
         Setup::experts("experts without gates", experts, UNGATED_EXPERTS),
@@ -214,6 +215,12 @@ fn gpt_j(model: &str) -> Setup {
     let biases = "add_mlp_fc1_bias_linear: True, add_mlp_fc2_bias_linear: True, lm_head_has_bias: True";
     let keys = format!("{norms}, gated_linear_unit: False, hidden_act: gelu_new, {biases}");
     Setup::new("gpt-j", &format!("{keys}, rotary_interleaved: True, rotary_percent: 0.5, {model}"))
+}
+
+/// xIELU, whose numbers train.
+fn apertus(model: &str) -> Setup {
+    let keys = "gated_linear_unit: False, hidden_act: xielu, use_qk_norm: True, n_kv_heads: 2";
+    Setup::new("apertus", &format!("{keys}, {model}"))
 }
 
 /// Norms without weights and biases.
@@ -263,8 +270,11 @@ fn each_part_follows_on_other_tiers_and_in_16_bits() {
     let shared = || command_r("n_kv_heads: 2");
     let weightless = || olmo("tie_word_embeddings: True");
     let biased = || gpt_j("tie_word_embeddings: True");
-    let parts: [fn() -> Setup; 12] =
-        [bloom, baichuan, pangu, centred, both, all, rotated, ungated, beside, shared, weightless, biased];
+    let curved = || apertus("tie_word_embeddings: True");
+    let parts: [fn() -> Setup; 13] = [
+        bloom, baichuan, pangu, centred, both, all, rotated, ungated, beside, shared, weightless, biased,
+        curved,
+    ];
     let kinds: [(&[&str], u64); 3] = [(&["--context.tier=portable"], 4), (&float16, 6), (&bfloat16, 6)];
     for (number, setup) in parts.into_iter().enumerate() {
         for (keys, steps) in in_turn(number, &kinds) {

@@ -130,7 +130,10 @@ fn rotated_models_write_as_the_reference() {
             "ungated",
             &format!("{layer_norm}, hidden_act: relu2, layernorm_zero_centered_gamma: True"),
         ),
-        Setup::new("one norm", "parallel_residual: one_norm, n_kv_heads: 2"),
+        Setup::new(
+            "one norm, xIELU",
+            "parallel_residual: one_norm, n_kv_heads: 2, gated_linear_unit: False, hidden_act: xielu",
+        ),
         Setup::new(
             "two norms",
             "parallel_residual: two_norms, normalization: LayerNorm, norm_has_bias: False",

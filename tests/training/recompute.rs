@@ -94,8 +94,10 @@ fn dense_models_compute_the_same() {
         Setup::new("two norms", &format!("parallel_residual: two_norms, {ungated}, {DROPOUT}"))
     });
     changes_no_bit(2, || Setup::of_linear_attention("linear attention", DROPOUT));
+    let curved = "gated_linear_unit: False, hidden_act: xielu";
     changes_no_bit(2, || {
-        Setup::new("one norm", &format!("parallel_residual: one_norm, norm_has_weight: False, {DROPOUT}"))
+        let keys = format!("parallel_residual: one_norm, norm_has_weight: False, {curved}, {DROPOUT}");
+        Setup::new("one norm", &keys)
     });
 }
 

@@ -47,6 +47,7 @@ FAMILIES = {
     "gemma2": ("gemma2", shapes.GEMMA2),
     "gemma3_text": ("gemma3_text", shapes.GEMMA3 | {"layer_types": [shapes.SLIDING, shapes.FULL]}),
     "nemotron": ("nemotron", shapes.SHARE),
+    "apertus": ("apertus", shapes.ROPE),
     "starcoder2": ("starcoder2", {"sliding_window": 7, **shapes.ROPE}),
     "stablelm": ("stablelm", {"use_parallel_residual": True, "use_qkv_bias": True, **shapes.SHARE}),
     "cohere": ("cohere", {"logit_scale": 0.3, **shapes.ROPE}),

@@ -108,6 +108,8 @@ FOLDERS = {
     "gpt_neox": ("gpt_neox", shapes.SHARE, "lora_rank: 3, target_modules: 'query_key_value|dense|dense_h_to_4h|dense_4h_to_h'"),
     "cohere2": ("cohere2", {"sliding_window": 7, "logit_scale": 0.3, **shapes.ROPE}, "lora_rank: 2, target_modules: '.*_proj'"),
     "arcee": ("arcee", shapes.ROPE, "lora_rank: 3, target_modules: '.*_proj'"),
+    # Frozen numbers of an activation beside adapters.
+    "apertus": ("apertus", shapes.ROPE, "lora_rank: 3, target_modules: '.*_proj'"),
     "jais2": ("jais2", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
     "olmo": ("olmo", shapes.ROPE, "lora_rank: 3, target_modules: '.*_proj'"),
     "falcon": (

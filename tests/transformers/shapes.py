@@ -239,6 +239,11 @@ SHAPES = {
     "gemma by the error function": ("gemma", {"hidden_act": "gelu_python", **ROPE}, "equal"),
     "arcee": ("arcee", ROPE, "equal"),
     "arcee with biases": ("arcee", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "hidden_act": "relu", **ROPE}, "equal"),
+    "apertus": ("apertus", ROPE, "equal"),
+    "apertus of its own rotation, with biases": (
+        "apertus", {"max_position_embeddings": 16384, "attention_bias": True, "tie_word_embeddings": True}, "equal",
+    ),
+    "apertus with gelu": ("apertus", {"hidden_act": "gelu", **ROPE}, "refused"),
     "nemotron": ("nemotron", SHARE, "equal"),
     "nemotron with biases": ("nemotron", {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu", **ROPE}, "equal"),
     "starcoder2": ("starcoder2", {"sliding_window": 7, **ROPE}, "equal"),

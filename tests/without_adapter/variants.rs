@@ -39,6 +39,7 @@ use gristmill::ops::swiglu::{Gate, gate_up_cols, swiglu, swiglu_backward};
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::unit_heads::{unit_heads, unit_heads_backward};
 use gristmill::ops::work_list::WorkList;
+use gristmill::ops::xielu::{self, Xielu};
 use gristmill::ops::zero::zero;
 use gristmill::ranks::Group;
 use gristmill::record::{Dispatch, Recorder, State};
@@ -107,6 +108,20 @@ pub fn convolutions(capabilities: Capabilities) -> Vec<Dispatch> {
             causal_conv::causal_conv_step(&mut rec, x, w, state, y, has_silu);
         }
         causal_conv::causal_conv_state(&mut rec, x, last_rows, state.rows(0, 6), 4);
+    }
+    rec.finish().dispatches
+}
+
+/// xIELU and its backward pass.
+pub fn learned_activations(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("xIELU", capabilities);
+    let [alphas, constants, gradient] = [0; 3].map(|_| rec.tensor("numbers", 1, 2, F32));
+    let numbers = Xielu { alphas, constants };
+    for element in [F32, Element::F16, Element::Bf16] {
+        let [x, y, dx] = [0; 3].map(|_| rec.tensor("x", 6, 12, element));
+        xielu::xielu(&mut rec, x, numbers, y);
+        xielu::xielu_backward_weight(&mut rec, x, numbers, y, gradient);
+        xielu::xielu_backward(&mut rec, x, numbers, y, dx);
     }
     rec.finish().dispatches
 }

@@ -209,6 +209,7 @@ fn activation(activation: Activation) -> &'static str {
     match activation {
         Activation::Gated(Gate::Silu) => "silu",
         Activation::Gated(Gate::Clamped) => "swigluoai",
+        Activation::Xielu => "xielu",
         Activation::Gated(Gate::Gelu(Gelu::Tanh)) | Activation::Gelu(Gelu::Tanh) => "gelu_new",
         Activation::Gated(Gate::Gelu(Gelu::Exact)) | Activation::Gelu(Gelu::Exact) => "gelu_exact",
         Activation::Gated(Gate::Gelu(Gelu::Fast)) | Activation::Gelu(Gelu::Fast) => "fast_gelu",

@@ -73,7 +73,7 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
             }
             "gpt_neox" => config["rotary_pct"] = 0.5.into(),
             "gptj" => config["rotary_dim"] = 2.into(),
-            "cwm" => config["max_position_embeddings"] = 16_384.into(),
+            "apertus" | "cwm" => config["max_position_embeddings"] = 16_384.into(),
             "qwen2_vl_text" | "qwen2_5_vl_text" => {
                 config["rope_scaling"] = json!({"type": "mrope", "mrope_section": [1, 1, 0]});
             }

@@ -30,6 +30,7 @@
 //! | is a nanochat | `NanoChatForCausalLM`, also with biases in all of attention and a soft cap of the logits | RMSNorms without weights, also of rotated heads; attention before the feed-forward network, no window |
 //! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
 //! | is dense and its norms have no weights | `OlmoForCausalLM`, also with biases in all of attention | LayerNorm without a bias and with an epsilon of 1e-5, no window, no QK-norm, whole heads rotate |
+//! | is dense and has xIELU | `ApertusForCausalLM`, also with biases in all of attention | RMSNorms before sublayers, QK-norm of single heads before the rotation, no window, whole heads rotate |
 //! | is dense and has no gates | `ArceeForCausalLM`, with LayerNorm `Starcoder2ForCausalLM`, `Jais2ForCausalLM` with ReLU or its square, or `NemotronForCausalLM` where it multiplies by 1 + w | attention before the feed-forward network, no QK-norm; a window in StarCoder 2 alone, in all layers; a part of each head rotates in Nemotron alone; biases in all layers of StarCoder 2 or in none, in the others in all of attention or of the feed-forward layers |
 //! | is dense and has LayerNorm | `StableLmForCausalLM`, also with q/k/v biases, and with one norm that attention and feed-forward network read | no other biases, no window, no QK-norm, heads as wide together as the model |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
@@ -98,6 +99,7 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
         (.., Extent::None) if normalises_all_heads(model) => "olmo2",
         _ if normalises_all_heads(model) => "olmo3",
         _ if model.qk_norm && model.qk_norm_kind == QkNorm::RotatedHeads => "hunyuan_v1_dense",
+        _ if model.activation == Activation::Xielu => "apertus",
         _ if !model.norm_weight => "olmo",
         _ if model.activation.gate().is_none() => match (model.norm, model.zero_centered_norms) {
             (Norm::RmsNorm, _) => "arcee",
@@ -304,6 +306,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         ),
         (name != "gemma2" && model.score_cap.is_some(), "soft cap of attention scores"),
         (name != "gpt_oss" && is_clamped, "clamped gate"),
+        (name != "apertus" && model.activation == Activation::Xielu, "xIELU"),
         (name == "gpt_oss" && !is_clamped, "gate but the clamped one"),
         (name == "gpt_oss" && model.mixture.is_none(), "form without experts"),
         (
@@ -343,6 +346,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
                         | "hunyuan_v1_moe"
                         | "gemma4_text"
                         | "nanochat"
+                        | "apertus"
                 ))
                 && !model.qk_norm,
             "attention without QK-norm",
@@ -370,7 +374,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "olmo" | "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" | "gpt_oss" => {
             [model.qkv_bias, false]
         }
-        "granitemoe" | "granitemoeshared" | "nanochat" => [model.qkv_bias, false],
+        "granitemoe" | "granitemoeshared" | "nanochat" | "apertus" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
         "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2"
         | "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => [model.qkv_bias, false],
@@ -390,6 +394,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "gemma4_text",
         "smollm3",
         "nanochat",
+        "apertus",
         "olmo",
         "olmo2",
         "olmo3",

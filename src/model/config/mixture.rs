@@ -164,7 +164,7 @@ impl ModelConfig {
     pub(crate) fn expert_biases(&self) -> [bool; 2] {
         match self.activation {
             Activation::Gated(_) => [self.family == Family::GptOss; 2],
-            Activation::Gelu(_) => [self.gate_up_bias, self.down_bias],
+            Activation::Gelu(_) | Activation::Xielu => [self.gate_up_bias, self.down_bias],
         }
     }
 

@@ -23,6 +23,7 @@ pub enum Operator {
     GateUp,
     SwiGlu,
     Gelu,
+    Xielu,
     ExpertsNorm,
     RouterNorm,
     Router,
@@ -66,6 +67,8 @@ pub enum Feature {
     DenseSwiGlu,
     /// A dense feed-forward network without a gate.
     DenseGelu,
+    /// A dense feed-forward network with xIELU.
+    DenseXielu,
     /// A dense feed-forward network beside experts.
     DenseBesideExperts,
     /// Experts.
@@ -82,7 +85,7 @@ pub enum Feature {
 
 /// Each operator, in the order of the enum: the feature that a layer must have to contain it, and its path below the
 /// layer.
-const TABLE: [(Operator, Feature, &str); 31] = [
+const TABLE: [(Operator, Feature, &str); 32] = [
     (Operator::AttentionNorm, Feature::NormsBefore, "attention_norm"),
     (Operator::Qkv, Feature::Softmax, "attention.wqkv"),
     (Operator::LinearIn, Feature::LinearAttention, "attention.w_in"),
@@ -102,6 +105,7 @@ const TABLE: [(Operator, Feature, &str); 31] = [
     (Operator::GateUp, Feature::Dense, "feed_forward.w_gate_up"),
     (Operator::SwiGlu, Feature::DenseSwiGlu, "feed_forward.mul"),
     (Operator::Gelu, Feature::DenseGelu, "feed_forward.gelu"),
+    (Operator::Xielu, Feature::DenseXielu, "feed_forward.xielu"),
     (Operator::ExpertsNorm, Feature::DenseBesideExperts, "feed_forward.experts_norm"),
     (Operator::RouterNorm, Feature::DenseBesideExperts, "feed_forward.router_norm"),
     (Operator::Router, Feature::Experts, "feed_forward.router"),

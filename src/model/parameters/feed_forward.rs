@@ -44,8 +44,19 @@ pub struct DenseBesideExperts<P> {
 pub struct DenseFeedForward<P> {
     /// Gate, then up: (2·stride of F, D). Without a gate only up, (F, D).
     pub w_gate_up: Linear<P>,
+    /// The numbers of an xIELU, if it is the activation.
+    pub xielu: Option<XieluNumbers<P>>,
     /// (D, F)
     pub w_down: Linear<P>,
+}
+
+/// The numbers of an xIELU: see [`ops::xielu`](crate::ops::xielu).
+#[derive(Clone, Debug, PartialEq)]
+pub struct XieluNumbers<P> {
+    /// (1, 2), f32: those that are learned.
+    pub alphas: P,
+    /// (1, 2), f32: those that are not.
+    pub constants: P,
 }
 
 /// E experts of inner width F and their router, with the activation of dense layers; of experts with a gate only those
@@ -146,7 +157,7 @@ impl<P> DenseFeedForward<P> {
                 let names = names.gate_up.iter().copied();
                 StackedRows::aligned(names, &[inner; 2], GATE_UP_ALIGNMENT).divided(&[inner; 2])
             }
-            Activation::Gelu(_) => {
+            Activation::Gelu(_) | Activation::Xielu => {
                 StackedRows::new(names.gate_up.iter().copied(), &[inner]).divided(&[inner])
             }
         };
@@ -159,6 +170,10 @@ impl<P> DenseFeedForward<P> {
                 std,
                 config.gate_up_bias,
             ),
+            xielu: (config.activation == Activation::Xielu).then(|| {
+                let [alphas, constants] = layer.xielu(["feed_forward.xielu", "feed_forward.xielu_constants"]);
+                XieluNumbers { alphas, constants }
+            }),
             w_down: layer.linear(
                 ["feed_forward.w_down", "feed_forward.b_down"],
                 &down,
@@ -265,7 +280,7 @@ fn stacked(
     let down = networks.iter().map(|name| format!("{name}.{}", names.down));
     let (maps, alignment) = match activation {
         Activation::Gated(_) => (2, GATE_UP_ALIGNMENT),
-        Activation::Gelu(_) => (1, 1),
+        Activation::Gelu(_) | Activation::Xielu => (1, 1),
     };
     let inners = vec![inner; maps * count];
     [

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::element::Element;
 use crate::model::config::{LayerConfig, MixtureConfig, ModelConfig, Norm};
-use crate::model::names::{ExpertFiles, MixtureNames, Names};
+use crate::model::names::{ExpertFiles, MixtureNames, Names, XIELU_ALPHAS, XIELU_CONSTANTS};
 
 /// A place where parameters are declared: the model or one of its layers. Paths and names are relative to it.
 pub(super) struct Scope<'a, P> {
@@ -263,6 +263,28 @@ impl<'a, P> Scope<'a, P> {
         self.declare(Role::Constant, path, [1, 1], Init::Ones, pieces, None)
     }
 
+    /// The two learned numbers of an xIELU, and its two constants, all in f32, since curvatures are powers of them.
+    /// Ranks that divide the network have one term of the numbers' gradient each. Files give them no kind, and the
+    /// constants no dimensions.
+    pub fn xielu(&mut self, paths: [&str; 2]) -> [P; 2] {
+        let [alphas, constants] =
+            [XIELU_ALPHAS, XIELU_CONSTANTS].map(|names| StackedRows::new(names, &[1; 2]).without_kind());
+        let pieces = constants.pieces(&self.name, "").into_iter();
+        let constant_pieces = pieces.map(|piece| Piece { is_scalar: true, ..piece }).collect();
+        // The curvatures are 0.8 at first.
+        let inverse_softplus = |value: f64| value.exp_m1().ln();
+        let (beta, epsilon) = (0.5, -1e-6);
+        let first = Init::Pair([0.8, 0.8 - beta].map(inverse_softplus));
+        let alphas = alphas.repeated();
+        let (alpha_pieces, split) = (alphas.pieces(&self.name, ""), alphas.split.clone());
+        let (f32, shape, [path, constant_path]) = (Element::F32, [1, 2], paths);
+        let fixed = Init::Pair([beta, epsilon]);
+        [
+            self.declare_in(f32, Role::Vector, path, shape, first, alpha_pieces, split),
+            self.declare_in(f32, Role::Constant, constant_path, shape, fixed, constant_pieces, None),
+        ]
+    }
+
     /// The sinks of `heads` heads, which ranks divide like their queries. Files give them no kind.
     pub fn sinks(&mut self, path: &str, name: &str, heads: usize) -> P {
         let rows = StackedRows::new([name], &[heads]).divided(&[heads]).without_kind();
@@ -467,6 +489,7 @@ impl StackedRows {
             first_row: *first_row,
             rows: *rows,
             is_transposed: false,
+            is_scalar: false,
             heads: self.heads.filter(|(_, count)| index < *count).map(|(heads, _)| heads),
             groups: self.groups.get(index).copied(),
             stacked: None,

@@ -145,6 +145,8 @@ pub enum Init {
     Ones,
     /// All zeros.
     Zeros,
+    /// These two numbers.
+    Pair([f64; 2]),
 }
 
 /// A tensor of a checkpoint: a range of a parameter's rows or, of a vector, of its columns.
@@ -158,6 +160,8 @@ pub struct Piece {
     pub rows: usize,
     /// Whether files hold it as (columns, rows).
     pub is_transposed: bool,
+    /// Whether it is a number that files hold without dimensions.
+    pub is_scalar: bool,
     /// The heads in its rows, if files hold the dimensions of heads in another order.
     pub heads: Option<ReorderedHeads>,
     /// The groups of its rows, if files hold them group by group.
@@ -235,6 +239,7 @@ impl Spec {
     /// Shape of a piece in a file.
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
         match (self.role, piece.stack, piece.stacked) {
+            _ if piece.is_scalar => Vec::new(),
             (role, ..) if role.is_row() => vec![piece.rows],
             (Role::Convolution, ..) => vec![self.whole_cols(), 1, piece.rows],
             (Role::ExpertBiases { .. }, Some(Stack { experts, .. }), _) => vec![experts, self.whole_cols()],

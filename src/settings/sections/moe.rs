@@ -9,6 +9,7 @@ mod rows;
 pub use rows::{Moe, RoutingPolicy};
 
 use super::model::Model;
+use crate::model::config::Activation;
 use crate::settings::engine::*;
 
 pub(crate) const PATH: &str = "moe_config";
@@ -27,6 +28,10 @@ pub(crate) fn read(source: &Source, model: &Model) -> Option<Moe> {
     let has_biases = model.config.gate_up_bias || model.config.down_bias;
     if has_biases && model.config.activation.gate().is_some() {
         reader.note("expert_num", "experts have no biases here; dense layers and attention keep theirs");
+    }
+    if model.config.activation == Activation::Xielu {
+        let message = "not built yet with `hidden_act: xielu`; write another activation, or remove it";
+        reader.fault("expert_num", message);
     }
     let mut moe = Moe::read(&reader);
     fill::fill(&mut moe, &reader, model);

@@ -4,7 +4,7 @@
 use super::model::Model;
 use super::moe::Moe;
 use super::parallel::{self, Distribution};
-use crate::model::config::{Feature, Operator, Recomputed};
+use crate::model::config::{Activation, Feature, Operator, Recomputed};
 use crate::ranks::RankLayout;
 use crate::settings::engine::*;
 
@@ -131,7 +131,7 @@ impl LayerFeatures<'_> {
         let is_query_layer = model.layer(layer).has_query_table;
         let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace && !is_query_layer);
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
-        let has_gate = self.has_gate();
+        let (has_gate, has_xielu) = (self.has_gate(), model.activation == Activation::Xielu);
         let is_linear = model.layer(layer).linear.is_some();
         let has_dense = mixture.is_none_or(|moe| moe.enable_moe_block);
         match operator.needs() {
@@ -147,7 +147,8 @@ impl LayerFeatures<'_> {
             Feature::LatentQueries => model.latent.is_some_and(|latent| latent.q_rank.is_some()),
             Feature::Dense => has_dense,
             Feature::DenseSwiGlu => has_dense && has_gate,
-            Feature::DenseGelu => has_dense && !has_gate,
+            Feature::DenseGelu => has_dense && !has_gate && !has_xielu,
+            Feature::DenseXielu => has_dense && has_xielu,
             Feature::DenseBesideExperts => mixture.is_some() && has_dense,
             Feature::Experts => mixture.is_some(),
             Feature::ExpertsSwiGlu => mixture.is_some() && has_gate,

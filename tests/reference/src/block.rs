@@ -13,7 +13,7 @@ mod lora;
 mod qkv;
 mod softmax;
 
-pub(super) use feed_forward::{BESIDE_NORMS, FeedForward};
+pub(super) use feed_forward::{BESIDE_NORMS, FeedForward, XIELU};
 pub(super) use input::parameters as input_parameters;
 
 use std::borrow::Cow;

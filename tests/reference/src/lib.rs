@@ -61,6 +61,7 @@ pub mod spread;
 pub mod storage;
 pub mod swiglu;
 pub mod trainer;
+pub mod xielu;
 
 mod block;
 mod parameters;

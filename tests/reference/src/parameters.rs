@@ -1,6 +1,6 @@
 //! Names and sizes of the tensors of a model.
 
-use super::block::{BESIDE_NORMS, SINKS, input_parameters};
+use super::block::{BESIDE_NORMS, SINKS, XIELU, input_parameters};
 use super::gpt::{Architecture, HEAD, HEAD_BIAS, Layer, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
@@ -170,6 +170,9 @@ impl Shape {
         if mixture.is_none() || is_both {
             for name in names.up {
                 linear(&mut add, name, [intermediate, hidden], biases.gate_up);
+            }
+            if self.variant.xielu {
+                XIELU.iter().for_each(|number| add(number, 1));
             }
             linear(&mut add, "mlp.down_proj", [hidden, intermediate], biases.down);
         }

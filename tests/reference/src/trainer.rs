@@ -104,10 +104,12 @@ pub struct StepResult {
 }
 
 /// The usual rule for weight decay: matrices decay, embedding and output projection included; norms (`ln_1`,
-/// `ln_2`, `ln_f` in GPT-2), biases, sinks, factors of experts and the numbers of heads of linear attention do not.
+/// `ln_2`, `ln_f` in GPT-2), biases, sinks, factors of experts, the numbers of heads of linear attention and those of
+/// xIELU do not.
 pub fn decays(name: &str) -> bool {
-    let is_vector =
-        [".bias", ".sinks", ".A_log", ".dt_bias", ".expert_scale"].iter().any(|end| name.ends_with(end));
+    const VECTORS: [&str; 7] =
+        [".bias", ".sinks", ".A_log", ".dt_bias", ".expert_scale", ".alpha_p", ".alpha_n"];
+    let is_vector = VECTORS.iter().any(|end| name.ends_with(end));
     !is_vector && !name.contains("norm") && !name.contains(".ln_")
 }
 

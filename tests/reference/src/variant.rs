@@ -28,6 +28,8 @@ pub struct Variant {
     pub weightless_norms: bool,
     /// The activation between the two projections of dense feed-forward networks without a gate, in Llama.
     pub ungated: Option<Gelu>,
+    /// The activation of dense feed-forward networks is xIELU, without a gate, in Llama.
+    pub xielu: bool,
     /// Attention and feed-forward network stand beside each other; Llama only.
     pub parallel: Option<Parallel>,
     /// Values are normalised head by head, without a weight.
@@ -141,6 +143,7 @@ impl Variant {
         layer_norm: None,
         weightless_norms: false,
         ungated: None,
+        xielu: false,
         parallel: None,
         value_norm: false,
         layer_scalars: false,
@@ -203,6 +206,7 @@ impl Shape {
             (Naming::Glm, _) => &GLM,
             (Naming::Pangu, _) => &PANGU,
             (Naming::Opt, _) => &OPT,
+            (_, Architecture::Llama) if self.variant.xielu => &APERTUS,
             (_, Architecture::Llama) if self.variant.norms == Norms::Both => {
                 let is_gemma = self.variant.zero_centered_norms || self.variant.layer_scalars;
                 if is_gemma { &GEMMA2 } else { &HYPER_CLOVA }
@@ -278,6 +282,8 @@ const LLAMA: Names = Names {
 };
 const GLM: Names = Names { post_norms: ["post_self_attn_layernorm", "post_mlp_layernorm"], ..LLAMA };
 const NEMOTRON: Names = Names { up: &["mlp.up_proj"], ..LLAMA };
+const APERTUS: Names =
+    Names { attention_norm: "attention_layernorm", ffn_norm: "feedforward_layernorm", ..NEMOTRON };
 const HUNYUAN: Names = Names { qk_norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"], ..LLAMA };
 const HYPER_CLOVA: Names = Names { post_norms: ["post_norm1", "post_norm2"], ..LLAMA };
 const GEMMA2: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };

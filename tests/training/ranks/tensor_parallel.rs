@@ -53,15 +53,19 @@ fn factors() {
     train_as_one(dense, &[TENSOR, ALL], &Variation { keys: &keys, ..ONCE });
 }
 
-/// Attention and feed-forward network beside each other, which read one norm without a weight, or a LayerNorm each.
+/// Attention and feed-forward network beside each other, which read one norm without a weight, or a LayerNorm each. Of
+/// the numbers of xIELU each rank has one term of the gradient.
 #[test]
 fn parallel_residuals() {
-    for (residual, more, has_weight) in [("one_norm", "RMSNorm", "False"), ("two_norms", "LayerNorm", "True")]
+    for (residual, more, has_weight, activation) in
+        [("one_norm", "RMSNorm", "False", "xielu"), ("two_norms", "LayerNorm", "True", "relu")]
     {
         let keys = [
             format!("--model.model_config.parallel_residual={residual}"),
             format!("--model.model_config.normalization={more}"),
             format!("--model.model_config.norm_has_weight={has_weight}"),
+            "--model.model_config.gated_linear_unit=False".to_string(),
+            format!("--model.model_config.hidden_act={activation}"),
         ];
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         train_as_one(dense, &[SEQUENCE], &Variation { keys: &keys, ..ONCE });

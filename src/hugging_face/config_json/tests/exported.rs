@@ -243,6 +243,9 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     };
     let nano_capped = ModelConfig { logit_cap: Some(9.0), ..nano(attention(true, true, true)) };
     models.extend([nano_capped, nano(attention(false, false, true)), nano(llama())]);
+    let apertus = |model| ModelConfig { activation: Activation::Xielu, ..model };
+    models.extend([apertus(attention(false, false, true)), apertus(attention(true, true, true))]);
+    models.push(apertus(layer_norm(attention(true, false, false))));
     models.push(some_windows(ModelConfig { gate_up_bias: true, down_bias: true, ..llama() }));
     models.push(ModelConfig { output_bias: true, down_bias: true, ..llama() }); // TeleChat
     let yarn = Yarn {

@@ -2,7 +2,7 @@
 
 use super::rows::Model;
 use super::{GPT2, LLAMA, MAX_HEAD_DIM, latent, layers, rope_scaling, rotary_dim};
-use crate::model::config::{LayerConfig, ModelConfig, MultiToken, Norm, NormPlacement, QkNorm};
+use crate::model::config::{Activation, LayerConfig, ModelConfig, MultiToken, Norm, NormPlacement, QkNorm};
 use crate::settings::engine::*;
 
 /// Keys of biases that files leave out where they mean the default of the base.
@@ -27,6 +27,9 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     if model.ignore_token_id < 0 {
         model.ignore_token_id = -100; // any negative id is no token
     }
+    let is_xielu = model.config.activation == Activation::Xielu;
+    let message = "`xielu` is not built yet in other types than LlamaConfig; write another activation";
+    reader.require(&["hidden_act"], !is_xielu || model.kind.word() == LLAMA, message);
     check_biases(model, reader);
     check_gpt2(model, reader);
     layers::check(model, reader);

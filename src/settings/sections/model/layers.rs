@@ -6,8 +6,8 @@ use super::rope_scaling::GROWTH;
 use super::rows::Model;
 use super::{MAX_HEAD_DIM, rotary_dim};
 use crate::model::config::{
-    Family, LayerConfig, LinearAttention, Norm, NormPlacement, Positions, QkNorm, RopeScaling, Values,
-    kv_source,
+    Activation, Family, LayerConfig, LinearAttention, Norm, NormPlacement, Positions, QkNorm, RopeScaling,
+    Values, kv_source,
 };
 use crate::settings::engine::*;
 
@@ -266,6 +266,9 @@ fn check_inputs(model: &Model, reader: &Reader<'_>) {
     let is_layer_norm = model.normalization.unwrap_or(model.config.norm) == Norm::LayerNorm;
     let message = "not built yet with LayerNorm; remove it, or write `normalization: RMSNorm`";
     reader.require(&[KEY, "normalization"], !is_layer_norm, message);
+    let is_xielu = model.config.activation == Activation::Xielu;
+    let message = "not built yet with `hidden_act: xielu`; write another activation, or remove it";
+    reader.require(&[KEY, "hidden_act"], !is_xielu, message);
     let message = "not built yet with multi-token prediction; remove it, or `mtp_depth`";
     reader.require(&[KEY, "mtp_depth"], model.mtp_depth.is_none_or(|depth| depth == 0), message);
 }

@@ -168,7 +168,8 @@ rows! {
         /// `swigluoai` the clamped form of gpt-oss, min(g, 7) sigmoid(1.702 min(g, 7)) (u + 1) with u between -7 and 7.
         /// GPT-2's is GELU: `gelu_new` and, with a notice, `gelu` are its published form, the tanh approximation;
         /// `gelu_exact` is x Φ(x), and `fast_gelu`, PanGu-α's default, x sigmoid(1.702 x). Without a gate, also `relu`,
-        /// and `relu2`, its square.
+        /// `relu2`, its square, and, in dense layers of LlamaConfig, `xielu`, whose two numbers are learned, as in
+        /// Apertus.
         activation "hidden_act": Activation = Shape.derived().read_by(activation).example("gelu_exact"),
         /// Tokens in a window (T).
         seq_length: usize = Shape.required().within(SIZE),
@@ -289,6 +290,7 @@ impl Words for Activation {
         ("fast_gelu", Self::Gelu(Gelu::Fast)),
         ("relu", Self::Gelu(Gelu::Relu)),
         ("relu2", Self::Gelu(Gelu::ReluSquared)),
+        ("xielu", Self::Xielu),
     ];
 
     // Of a gate's activation only the type says that it is one.

@@ -2,10 +2,15 @@
 
 use super::Block;
 use crate::gelu::{Gelu, gelu, gelu_backward};
-use crate::gpt::{Architecture, Weights};
+use crate::gpt::{Architecture, Weights, accumulate};
 use crate::mixture::{Layer, Mixture, Visit};
 use crate::swiglu::{gated, gated_backward};
 use crate::vector::{add, scaled};
+use crate::xielu::{Xielu, xielu, xielu_backward};
+
+/// The numbers of an xIELU, of which the first two are learned.
+pub const XIELU: [&str; 4] =
+    ["mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n", "mlp.act_fn.beta", "mlp.act_fn.eps"];
 
 /// Activations saved for the backward pass.
 pub(crate) enum FeedForward {
@@ -76,6 +81,11 @@ impl Block<'_> {
     fn dense(&self, x: &[f64]) -> (Vec<f64>, FeedForward) {
         let store = |values| self.shape.storage.store(values);
         let (gate, up, activated) = match self.ungated() {
+            None if self.shape.variant.xielu => {
+                let up = store(self.project(self.names().up[0], x));
+                let activated = store(xielu(&up, self.xielu()));
+                (Vec::new(), up, activated)
+            }
             None => {
                 let [gate, up] = [0, 1].map(|i| store(self.project(self.names().up[i], x)));
                 let activated = store(gated(&gate, &up, self.shape.gate));
@@ -137,6 +147,13 @@ impl Block<'_> {
         let store = |values| self.shape.storage.store(values);
         let dactivated = store(self.project_backward(self.names().down, activated, dout, grads));
         match self.ungated() {
+            None if self.shape.variant.xielu => {
+                let (dup, of_numbers) = xielu_backward(up, &dactivated, self.xielu());
+                for (name, gradient) in XIELU.iter().zip(of_numbers) {
+                    accumulate(grads, &self.path(name), vec![gradient]);
+                }
+                self.project_backward(self.names().up[0], x, &store(dup), grads)
+            }
             None => {
                 let (dgate, dup) = gated_backward(gate, up, &dactivated, self.shape.gate);
                 let (dgate, dup) = (store(dgate), store(dup));
@@ -150,6 +167,12 @@ impl Block<'_> {
                 self.project_backward(self.names().up[0], x, &dup, grads)
             }
         }
+    }
+
+    /// The numbers of this block's xIELU.
+    fn xielu(&self) -> Xielu {
+        let [a, b, beta, epsilon] = XIELU.map(|name| self.weights[&self.path(name)][0]);
+        Xielu { a, b, beta, epsilon }
     }
 
     /// The activation of dense networks without a gate.
