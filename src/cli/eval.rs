@@ -82,12 +82,12 @@ pub async fn eval(arguments: &Arguments) -> Result<()> {
 
 /// The data in sequences, and the tokens of the longest one. Answers are not cut if the model has enough positions.
 fn judged(arguments: &Arguments, run: &OpenedModel) -> Result<(EvalData, usize)> {
-    let positions = run.plan.model.max_positions;
+    let positions = run.plan.model.longest_text();
     let load = |window| load(arguments, run, window);
     if let Some(length) = arguments.max_length.map(|length| length as usize) {
         if length > positions {
-            let message =
-                format!("expected at most {positions}, the positions of the model, found `{length}`");
+            let limit = run.plan.model.limit_of_texts();
+            let message = format!("expected at most {positions}, {limit}, found `{length}`");
             return Err(Error::config("--max-length", message));
         }
         return Ok((load(length)?, length));

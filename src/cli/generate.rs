@@ -125,13 +125,13 @@ pub async fn generate(arguments: &Arguments) -> Result<()> {
 
 /// Most tokens that the model reads.
 fn context(asked: Option<usize>, run: &OpenedModel) -> Result<usize> {
-    let positions = run.plan.model.max_positions;
+    let positions = run.plan.model.longest_text();
     match asked {
         None => Ok(positions),
         Some(tokens) if (1..=positions).contains(&tokens) => Ok(tokens),
         Some(tokens) => {
-            let message =
-                format!("expected from 1 to {positions}, the positions of the model, found `{tokens}`");
+            let limit = run.plan.model.limit_of_texts();
+            let message = format!("expected from 1 to {positions}, {limit}, found `{tokens}`");
             Err(Error::config("--context", message))
         }
     }

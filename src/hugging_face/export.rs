@@ -11,7 +11,7 @@ use super::config_json::{ACTIVATIONS, Windows, facts, has_wide_readers};
 use crate::model::config::{
     Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig, ParallelResidual, Values,
 };
-use crate::ops::rope_scaling::{Llama3, QueryScaling, RopeScaling, Yarn};
+use crate::ops::rope_scaling::{Llama3, LongRope, QueryScaling, RopeScaling, Yarn};
 use architecture::nearest;
 use serde_json::{Map, Value, json};
 
@@ -235,7 +235,10 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             own.into()
         }
         // The default length is that of the first Phi-3.
-        "phi3" => json!({ "pad_token_id": null, "original_max_position_embeddings": model.max_positions }),
+        "phi3" => {
+            let original = layer.rope_scaling.alike_up_to().unwrap_or(model.max_positions);
+            json!({ "pad_token_id": null, "original_max_position_embeddings": original })
+        }
         "ernie4_5" => json!({ "use_bias": model.qkv_bias }),
         // The class has no word for its gate, and needs a window, whether or not a layer has it.
         "gpt_oss" => json!({ "hidden_act": "silu", "sliding_window": window.unwrap_or(model.max_positions) }),
@@ -277,6 +280,10 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         }
         config.remove("rope_scaling");
         config.insert("rope_parameters".into(), parameters.into());
+    }
+    // The length that this scaling goes by.
+    if let RopeScaling::Dynamic { original, .. } = layer.rope_scaling {
+        config.insert("max_position_embeddings".into(), (original as u64).into());
     }
     // Falcon computes it from other keys and takes no other; GPT-J and MPT have no keys of a rotation.
     let not_of_class: &[&str] = match name {
@@ -438,6 +445,18 @@ fn scaling_entry(scaling: &RopeScaling) -> Value {
         RopeScaling::Proportional { share } => {
             json!({ "rope_type": "proportional", "partial_rotary_factor": share })
         }
+        RopeScaling::Dynamic { factor, original, .. } => json!({
+            "rope_type": "dynamic",
+            "factor": factor,
+            "original_max_position_embeddings": original as u64,
+        }),
+        RopeScaling::LongRope(LongRope { divisors: [short, long], original, magnitude, .. }) => json!({
+            "rope_type": "longrope",
+            "short_factor": short.list(),
+            "long_factor": long.list(),
+            "original_max_position_embeddings": original as u64,
+            "attention_factor": magnitude,
+        }),
     }
 }
 

@@ -76,7 +76,7 @@ impl<'gpu> InferenceModel<'gpu> {
     /// # Errors
     /// A checkpoint that does not fit the model or cannot be read; a model or cache too large for the adapter.
     pub async fn load(gpu: &'gpu Gpu, run: &OpenedModel, sequences: u32, window: usize) -> Result<Self> {
-        let model = &run.plan.model.with_window(window);
+        let model = &model_for(run, window);
         let passes = GenerateRecordings::halves(model.seq_length as u32);
         PlannedModel::new(gpu, model, sequences, &passes)?.load(run.saved(model)).await
     }
@@ -96,7 +96,7 @@ impl<'gpu> InferenceModel<'gpu> {
     ) -> Result<(Self, usize)> {
         let memory = gpu.report().memory_bytes;
         let plan = |tokens: usize| {
-            let model = run.plan.model.with_window(tokens);
+            let model = model_for(run, tokens);
             let passes = match longest {
                 Some(longest) if tokens == window => vec![longest as u32],
                 _ => GenerateRecordings::halves(model.seq_length as u32),
@@ -115,6 +115,12 @@ impl<'gpu> InferenceModel<'gpu> {
         }
         Ok((planned?.load(run.saved(&model)).await?, fitting))
     }
+}
+
+/// The model of `run` for texts of up to `tokens` tokens, or of as many as it reads.
+fn model_for(run: &OpenedModel, tokens: usize) -> ModelConfig {
+    let model = &run.plan.model;
+    model.for_texts_of(tokens.min(model.longest_text()))
 }
 
 impl InferenceModel<'_> {

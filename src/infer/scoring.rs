@@ -42,7 +42,7 @@ impl<'gpu> Scorer<'gpu> {
     /// Default for the longest sequence that is judged at once, in tokens, by a model of `plan`. It does not depend on
     /// the windows of training, so that a base model and a model trained from it are judged by the same tokens.
     pub fn window(plan: &RunPlan) -> usize {
-        plan.model.max_positions.min(LONGEST_WINDOW)
+        plan.model.longest_text().min(LONGEST_WINDOW)
     }
 
     /// Loads the weights of `run` onto `gpu`, to judge `sequences`, none of which may be empty or longer than `window`
@@ -56,7 +56,8 @@ impl<'gpu> Scorer<'gpu> {
         window: usize,
         sequences: &[&Sequence],
     ) -> Result<Self> {
-        let model = ModelConfig { recomputed: Recomputed::default(), ..run.plan.model.with_window(window) };
+        let model = run.plan.model.for_texts_of(window.min(run.plan.model.longest_text()));
+        let model = ModelConfig { recomputed: Recomputed::default(), ..model };
         let mut rows = (TOKENS_AT_ONCE / model.seq_length).min(sequences.len()).max(1);
         let capabilities = gpu.capabilities();
         check_turns(model.seq_length, &capabilities, SHORTER)?;

@@ -24,7 +24,7 @@ pub use crate::ops::gelu::Gelu;
 pub use crate::ops::heads::WIDEST_HEAD;
 pub use crate::ops::permute::DropOrder;
 pub use crate::ops::qk_norm::Values;
-pub use crate::ops::rope_scaling::{Llama3, QueryScaling, RopeScaling, Yarn};
+pub use crate::ops::rope_scaling::{Divisors, Llama3, LongRope, QueryScaling, RopeScaling, Yarn};
 pub use crate::ops::route::{ExpertGroups, GroupScore, RouterConfig, Score};
 pub use crate::ops::swiglu::Gate;
 

@@ -2,6 +2,7 @@
 
 use super::rope::Rope;
 use std::f64::consts::TAU;
+use std::sync::{Mutex, PoisonError};
 
 /// How rotary frequencies are scaled. Lengths are in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -37,6 +38,56 @@ pub enum RopeScaling {
         /// The share of the pairs that rotate, rounded down; in (0, 1].
         share: f64,
     },
+    /// NTK-aware scaling by the length of the text, as `dynamic` of Hugging Face: the base is
+    /// θ·(factor·length / original - (factor - 1))^(d/(d-2)).
+    Dynamic {
+        /// At least 1.
+        factor: f64,
+        /// Context of the original training.
+        original: f64,
+        /// Length of the texts, at least `original`.
+        length: f64,
+    },
+    /// Each pair has a divisor of its own, which depends on whether texts are longer than those of the original
+    /// training (Ding et al., "LongRoPE", 2024).
+    LongRope(LongRope),
+}
+
+/// The parameters of [`RopeScaling::LongRope`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LongRope {
+    /// Divisors of the frequencies in texts of at most `original` tokens, and in longer ones.
+    pub divisors: [Divisors; 2],
+    /// Context of the original training.
+    pub original: f64,
+    /// Whether texts are longer.
+    pub is_long: bool,
+    /// The factor of cos and sin, in texts of any length.
+    pub magnitude: f64,
+}
+
+/// A divisor for each pair of a head. Lists are kept for good, each once, so that what has them can be copied like other
+/// settings: a model has two of a few dozen numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Divisors(&'static [f64]);
+
+impl Divisors {
+    /// These divisors.
+    pub fn new(divisors: &[f64]) -> Self {
+        static KEPT: Mutex<Vec<&'static [f64]>> = Mutex::new(Vec::new());
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(same) = kept.iter().find(|list| **list == divisors) {
+            return Self(same);
+        }
+        let list: &'static [f64] = Box::leak(divisors.into());
+        kept.push(list);
+        Self(list)
+    }
+
+    /// The divisors, one for each pair.
+    pub fn list(self) -> &'static [f64] {
+        self.0
+    }
 }
 
 /// The parameters of [`RopeScaling::Yarn`].
@@ -110,6 +161,16 @@ impl RopeScaling {
                 of_base(rope.theta).enumerate().map(blend).collect()
             }
             Self::Llama3(llama) => of_base(rope.theta).map(|frequency| llama.scaled(frequency)).collect(),
+            Self::Dynamic { factor, original, length } => {
+                // Two dimensions are a single pair, whose frequency is 1 for every base.
+                let exponent = if dim > 2.0 { dim / (dim - 2.0) } else { 1.0 };
+                let growth = factor * length / original - (factor - 1.0);
+                of_base(rope.theta * growth.powf(exponent)).collect()
+            }
+            Self::LongRope(LongRope { divisors, is_long, .. }) => {
+                let divisors = divisors[usize::from(is_long)].list();
+                of_base(rope.theta).zip(divisors).map(|(frequency, divisor)| frequency / divisor).collect()
+            }
             Self::Proportional { share } => {
                 let rotating = (share * dim / 2.0) as usize;
                 let stop = |(i, frequency)| if i < rotating { frequency } else { 0.0 };
@@ -125,9 +186,35 @@ impl RopeScaling {
             | Self::Linear { .. }
             | Self::Ntk { .. }
             | Self::Llama3(_)
+            | Self::Dynamic { .. }
             | Self::Proportional { .. } => 1.0,
+            Self::LongRope(long) => long.magnitude,
             Self::DynamicNtk { original, length } => 0.1 * (length / original).ln() + 1.0,
             Self::Yarn(yarn) => yarn.m(yarn.mscale) / yarn.m(yarn.mscale_all_dim),
+        }
+    }
+}
+
+impl RopeScaling {
+    /// The scaling for texts of up to `tokens` tokens.
+    pub fn of_texts(self, tokens: usize) -> Self {
+        let tokens = tokens as f64;
+        match self {
+            Self::Dynamic { factor, original, .. } => {
+                Self::Dynamic { factor, original, length: tokens.max(original) }
+            }
+            Self::LongRope(long) => Self::LongRope(LongRope { is_long: tokens > long.original, ..long }),
+            other => other,
+        }
+    }
+
+    /// The length up to which texts rotate alike, where longer ones rotate otherwise from their first token on.
+    pub fn alike_up_to(&self) -> Option<usize> {
+        match *self {
+            Self::Dynamic { original, .. } | Self::LongRope(LongRope { original, .. }) => {
+                Some(original as usize)
+            }
+            _ => None,
         }
     }
 }
@@ -154,6 +241,13 @@ impl Yarn {
         let (low, high) = (low.max(0.0), high.min(dim - 1.0));
         // An interpolation over no pairs is a step.
         (low, if high == low { high + 0.001 } else { high })
+    }
+}
+
+impl LongRope {
+    /// The factor of cos and sin where none is given, for texts `factor` times as long as `original`.
+    pub fn usual_magnitude(factor: f64, original: f64) -> f64 {
+        if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() }
     }
 }
 
@@ -217,6 +311,28 @@ mod tests {
         // One pair has no exponent d / (d - 2).
         let pair = Rope { rotary_dim: 2, ..ROPE };
         assert_eq!(at(4096.0).frequencies(&pair), [1.0]);
+    }
+
+    /// The numbers of transformers 5.23, for a base of 10⁴ and a factor of 2.
+    #[test]
+    fn dynamic_and_lists_depend_on_the_length() {
+        let dynamic = RopeScaling::Dynamic { factor: 2.0, original: 16.0, length: 16.0 };
+        for tokens in [1, 16] {
+            assert_eq!(dynamic.of_texts(tokens), dynamic);
+        }
+        close(&dynamic.frequencies(&ROPE), &[1.0, 0.1, 0.01, 0.001]);
+        // A base of 10⁴·3^(8/6), whose fourth root is 10·3^(1/3).
+        let root = 10.0 * 3f64.powf(1.0 / 3.0);
+        let twice = [1.0, 1.0 / root, 1.0 / root.powi(2), 1.0 / root.powi(3)];
+        close(&dynamic.of_texts(32).frequencies(&ROPE), &twice);
+        let divisors = [[1.0, 2.0, 4.0, 5.0], [2.0, 4.0, 8.0, 10.0]].map(|list| Divisors::new(&list));
+        let long = LongRope { divisors, original: 16.0, is_long: false, magnitude: 1.25 };
+        let lists = RopeScaling::LongRope(long);
+        close(&lists.of_texts(16).frequencies(&ROPE), &[1.0, 0.05, 0.0025, 0.0002]);
+        close(&lists.of_texts(17).frequencies(&ROPE), &[0.5, 0.025, 0.00125, 0.0001]);
+        assert_eq!((lists.magnitude(), lists.alike_up_to()), (1.25, Some(16)));
+        // Equal lists are kept once.
+        assert!(std::ptr::eq(divisors[0].list(), Divisors::new(&[1.0, 2.0, 4.0, 5.0]).list()));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 42] = [
+const BASES: [&[&str]; 44] = [
     &[],
     &[
         "--do_eval",
@@ -49,6 +49,11 @@ const BASES: [&[&str]; 42] = [
         "--model.model_config.rope_scaling={rope_type: llama3, factor: 4, original_max_position_embeddings: 8, \
         low_freq_factor: 1, high_freq_factor: 4}",
     ],
+    &[
+        "--model.model_config.rope_scaling={rope_type: dynamic, factor: 4, original_max_position_embeddings: 8}",
+    ],
+    &["--model.model_config.rope_scaling={rope_type: longrope, original_max_position_embeddings: 8, \
+        short_factor: [1, 1, 1, 1, 1, 1, 1, 2], long_factor: [2, 2, 2, 2, 2, 2, 2, 4]}"],
     &["--lr_schedule={type: cosine}", "--optimizer={learning_rate: 0.01}"],
     &["--lr_schedule={type: LearningRateWiseLayer, lr_scale: 0.25, base_lr: {learning_rate: 1e-3}}"],
     &["--lr_schedule={type: polynomial, learning_rate: 1e-3}"],

@@ -2,7 +2,7 @@
 
 use gristmill::element::Element;
 use gristmill::model::config::{
-    self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, LinearAttention, Llama3,
+    self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, LinearAttention, Llama3, LongRope,
     MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions, QueryScaling, RopeScaling,
     TokenDispatch, Values, Yarn,
 };
@@ -290,6 +290,15 @@ fn reference_scaling(scaling: &RopeScaling) -> Scaling {
             Scaling::Llama3 { factor, original, low_freq_factor, high_freq_factor }
         }
         RopeScaling::Proportional { share } => Scaling::Proportional { share },
+        RopeScaling::Dynamic { factor, original, length } => {
+            Scaling::Dynamic { factor, lengths: length / original }
+        }
+        RopeScaling::LongRope(LongRope { divisors, is_long, magnitude, .. }) => {
+            let mut all = [1.0; 32];
+            let list = divisors[usize::from(is_long)].list();
+            all[..list.len()].copy_from_slice(list);
+            Scaling::LongRope { divisors: all, magnitude }
+        }
         other => panic!("the reference has no scaling like {other:?}"),
     }
 }

@@ -116,14 +116,18 @@ fn layers_with_inputs_follow_the_reference() {
 }
 
 /// Windows of 24 tokens under frequencies made for 8 and for 16 tokens: some pairs are kept, some interpolated, some
-/// blended.
+/// blended; or all are those of longer texts.
 #[test]
 fn scaled_rotations_follow_the_reference() {
     let yarn = "rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 8, beta_fast: 1, beta_slow: 0.01}";
     let llama3 = "rope_scaling: {rope_type: llama3, factor: 4, original_max_position_embeddings: 16, \
                   low_freq_factor: 0.05, high_freq_factor: 1}";
     follows(&Setup::of_growing_queries("growing queries", ""));
-    for setup in [Setup::new("yarn", yarn), Setup::new("llama3", llama3)] {
+    let dynamic = "rope_scaling: {rope_type: dynamic, factor: 8, original_max_position_embeddings: 2}";
+    let lists = "rotary_percent: 0.5, rope_scaling: {rope_type: longrope, original_max_position_embeddings: 16, \
+                 short_factor: [1, 1, 1], long_factor: [1.5, 2, 4], attention_factor: 1.25}";
+    let scaled = [("yarn", yarn), ("llama3", llama3), ("dynamic", dynamic), ("longrope", lists)];
+    for setup in scaled.map(|(name, keys)| Setup::new(name, keys)) {
         follows(&setup);
         let (plan, data, _) = setup.data();
         let batch = data.train.batch(0).expect("a batch");

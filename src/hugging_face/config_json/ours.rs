@@ -136,7 +136,10 @@ pub(super) fn has_key(fact: &str, value: &Value) -> bool {
         // A scaling that is not built keeps the type that the file gives it.
         Value::Object(parameters) if fact == "rope_scaling" => {
             let kind = parameters.get("rope_type").and_then(Value::as_str);
-            matches!(kind, Some("linear" | "yarn" | "llama3" | "proportional" | "dynamic_ntk"))
+            matches!(
+                kind,
+                Some("linear" | "yarn" | "llama3" | "proportional" | "dynamic_ntk" | "dynamic" | "longrope")
+            )
         }
         _ => true,
     }

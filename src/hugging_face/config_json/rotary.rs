@@ -8,7 +8,7 @@
 
 use super::classes::{FULL, Fact, Facts, Reading, SLIDING};
 use crate::hugging_face::export::hugging_face_scaling;
-use crate::model::config::{Llama3, QueryScaling, RopeScaling, Rotary, Yarn};
+use crate::model::config::{Divisors, Llama3, LongRope, QueryScaling, RopeScaling, Rotary, Yarn};
 use crate::ops::rope::Rope;
 use serde_json::{Map, Value};
 
@@ -27,7 +27,7 @@ const LENGTHS: &str = "max_position_embeddings|original_max_position_embeddings"
 /// Parameters that occur beside those of a type.
 const COMMON: &str = "rope_type type rope_theta partial_rotary_factor";
 /// The parameters that each type takes. The last type is of our own files.
-const TYPES: [(&str, &str); 7] = [
+const TYPES: [(&str, &str); 8] = [
     ("default", ""),
     ("linear", "factor"),
     ("dynamic", "factor original_max_position_embeddings"),
@@ -36,6 +36,7 @@ const TYPES: [(&str, &str); 7] = [
         "factor original_max_position_embeddings beta_fast beta_slow mscale mscale_all_dim attention_factor truncate",
     ),
     ("llama3", "factor original_max_position_embeddings low_freq_factor high_freq_factor"),
+    ("longrope", "factor original_max_position_embeddings short_factor long_factor attention_factor"),
     ("proportional", ""),
     ("dynamic_ntk", "original_max_position_embeddings"),
 ];
@@ -167,6 +168,10 @@ impl Rotation {
         // The three parts of a position are the same in text.
         let kind = kind.filter(|kind| *kind != "mrope" || !reading.reads("mrope_section"));
         let mut kind = kind.unwrap_or("default").to_string();
+        // Older names in Phi-3.
+        if reading.reads("short_factor") && ["su", "yarn"].contains(&kind.as_str()) {
+            kind = "longrope".to_string();
+        }
         let mut theta = theta * reading.number("rope_ratio").unwrap_or(1.0);
         // Hunyuan's "dynamic" is another base, the same for all lengths; it passes over the other parameters.
         let alpha =
@@ -207,8 +212,8 @@ impl Rotation {
         if !self.parameters.iter().all(|(key, value)| value.is_null() || is_known(key) || is_plain(value)) {
             return None;
         }
-        // Phi-3 has one scaling, which is not built.
-        if reading.reads("short_factor") && self.kind != "default" {
+        // Phi-3 has one scaling.
+        if reading.reads("short_factor") && !["default", "longrope"].contains(&self.kind.as_str()) {
             return None;
         }
         let longest = reading.number("max_position_embeddings");
@@ -224,8 +229,30 @@ impl Rotation {
                 _ => RopeScaling::None,
             }),
             "linear" => Some(RopeScaling::Linear { factor: factor? }),
-            // This type stretches only texts that are longer than the model is made for.
-            "dynamic" => (length <= longest?).then_some(RopeScaling::None),
+            // The length that this type goes by is that which the model is made for.
+            "dynamic" => {
+                let dynamic = RopeScaling::Dynamic { factor: factor?, original: longest?, length };
+                (factor? >= 1.0).then(|| dynamic.of_texts(length as usize))
+            }
+            "longrope" => {
+                let list = |key: &str| -> Option<Divisors> {
+                    let list = self.parameters.get(key)?.as_array()?;
+                    let divisors: Option<Vec<f64>> = list.iter().map(Value::as_f64).collect();
+                    divisors
+                        .filter(|list| list.iter().all(|divisor| *divisor > 0.0))
+                        .map(|list| Divisors::new(&list))
+                };
+                let original = original.filter(|original| *original >= 2.0)?;
+                let usual =
+                    LongRope::usual_magnitude(factor.or_else(|| Some(longest? / original))?, original);
+                let long = LongRope {
+                    divisors: [list("short_factor")?, list("long_factor")?],
+                    original,
+                    is_long: length > original,
+                    magnitude: self.number("attention_factor").unwrap_or(usual),
+                };
+                (long.magnitude > 0.0).then_some(RopeScaling::LongRope(long))
+            }
             "dynamic_ntk" => Some(RopeScaling::DynamicNtk { original: original?, length: longest? }),
             "proportional" => {
                 let share = self.number("partial_rotary_factor").unwrap_or(1.0);
@@ -270,12 +297,26 @@ impl Rotation {
         if rotary_dim != ours.rotary_dim {
             return false;
         }
+        if let (RopeScaling::LongRope(theirs), RopeScaling::LongRope(ours)) = (scaling, our_scaling)
+            && !is_same_list(theirs, ours)
+        {
+            return false;
+        }
         let theirs = Rope { theta: self.theta, ..*ours };
         let (theirs, ours) = (scaling.frequencies(&theirs), our_scaling.frequencies(ours));
         theirs.iter().zip(&ours).all(|(theirs, ours)| is_same(*theirs, *ours))
             && is_same(scaling.magnitude(), our_scaling.magnitude())
             && is_same_growth(self.queries.as_ref(), queries.as_ref())
     }
+}
+
+/// Whether two scalings by lists are the same in texts of any length.
+fn is_same_list(one: &LongRope, other: &LongRope) -> bool {
+    let are_same = |one: &[f64], other: &[f64]| {
+        one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(*one, *other))
+    };
+    one.original == other.original
+        && one.divisors.iter().zip(other.divisors).all(|(one, other)| are_same(one.list(), other.list()))
 }
 
 fn is_same_growth(one: Option<&QueryScaling>, other: Option<&QueryScaling>) -> bool {

@@ -4,8 +4,8 @@ mod published;
 use super::*;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, Factors, Family, Gate, Gelu, LayerConfig, Llama3, MixtureConfig, NormPlacement, QkNorm,
-    QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
+    Activation, Divisors, Factors, Family, Gate, Gelu, LayerConfig, Llama3, LongRope, MixtureConfig,
+    NormPlacement, QkNorm, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
 };
 use exported::mixture;
 use serde_json::json;
@@ -277,8 +277,37 @@ fn a_rotation_is_what_it_computes() {
         )
     };
     equal(&dynamic(16), &llama());
-    refused(&dynamic(15), &llama(), &["`rope_scaling` is {\"factor\":2,\"type\":\"dynamic\"}"]);
+    refused(&dynamic(15), &llama(), &["`rope_scaling` is {\"factor\":2"]);
+    let beyond = RopeScaling::Dynamic { factor: 2.0, original: 15.0, length: 15.0 };
+    equal(&dynamic(15), &stretched(beyond.of_texts(16)));
     refused(&config("llama", json!({"rope_scaling": {"type": "longrope"}})), &llama(), &["`rope_scaling`"]);
+    // Each of the lists counts, also that which the run's texts do not read, and so does where they are exchanged.
+    let pairs = llama().layer.rotary_dim / 2;
+    let [short, long] = [1.5, 4.0].map(|divisor| vec![divisor; pairs]);
+    let lists = |original: f64, short: &[f64]| {
+        let divisors = [short, &long].map(Divisors::new);
+        let magnitude = LongRope::usual_magnitude(2.0, 8.0);
+        stretched(RopeScaling::LongRope(LongRope { divisors, original, is_long: true, magnitude }))
+    };
+    let keys = json!({"type": "longrope", "short_factor": short, "long_factor": long, "factor": 2,
+        "original_max_position_embeddings": 8});
+    let file = config("llama", json!({"rope_scaling": keys}));
+    equal(&file, &lists(8.0, &short));
+    for other in [lists(9.0, &short), lists(8.0, &long), llama()] {
+        refused(&file, &other, &["`rope_scaling` is {"]);
+    }
+    // The first files of Phi-3 have other words for it.
+    let phi3 = |kind: &str| {
+        let mut keys =
+            json!({"rope_theta": 1e4, "original_max_position_embeddings": 8, "rope_scaling": keys});
+        keys["rope_scaling"]["type"] = kind.into();
+        config("phi3", keys)
+    };
+    let model = ModelConfig { family: Family::Phi3, ..lists(8.0, &short) };
+    for kind in ["longrope", "su", "yarn"] {
+        equal(&phi3(kind), &model);
+    }
+    refused(&phi3("linear"), &model, &["`rope_scaling` is {"]);
     // A Llama rotates whole heads, whatever is written.
     let half = rotating(llama(), 2);
     assert_ne!(faults(&config("llama", json!({"partial_rotary_factor": 0.5})), &half, &[]), [""; 0]);

@@ -10,7 +10,7 @@
 //! | is a PanGu-α | `GPTPanguForCausalLM`, the same | no window, no experts |
 //! | has latent attention | `DeepseekV2ForCausalLM` with softmax scores, else `DeepseekV3ForCausalLM`, also where all layers are dense | `rms_norm_eps` is 1e-6, no window; a shared expert as under GLM; of V2: gates that are not normalised, no selection bias, groups scored by their best expert; of V3: groups scored by their best two |
 //! | is a GLM | `GlmForCausalLM` | no window |
-//! | is a Phi-3 | `Phi3ForCausalLM` | no biases, and no scaling of the rotation |
+//! | is a Phi-3 | `Phi3ForCausalLM` | no biases, and no scaling of the rotation but LongRoPE |
 //! | is an ERNIE 4.5 | `Ernie4_5ForCausalLM` | biases in all layers or in none, no window, whole heads rotate |
 //! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
 //! | is a GLM with norms before and after sublayers | `Glm4ForCausalLM` | no window |
@@ -287,7 +287,9 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "dynamic NTK scaling by powers of two",
         ),
         (
-            name == "phi3" && hugging_face_scaling(&model.layer.rope_scaling, None).is_object(),
+            name == "phi3"
+                && hugging_face_scaling(&model.layer.rope_scaling, None).is_object()
+                && !matches!(model.layer.rope_scaling, RopeScaling::LongRope(_)),
             "scaling of this type",
         ),
         (name == "bloom" && model.activation != Activation::Gelu(Gelu::Tanh), "GELU but the tanh form"),

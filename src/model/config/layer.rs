@@ -163,6 +163,28 @@ impl ModelConfig {
         })
     }
 
+    /// The model for texts of up to `tokens` tokens, in windows of as many: the rotation may depend on their length.
+    pub fn for_texts_of(&self, tokens: usize) -> Self {
+        let model = self.with_window(tokens);
+        let tokens = model.seq_length;
+        model.with_layers(|layer| layer.rope_scaling = layer.rope_scaling.of_texts(tokens))
+    }
+
+    /// The most tokens of a text that is judged or continued: as many as there are positions, or as rotate alike. Where
+    /// longer texts rotate otherwise, so would the keys of their first tokens, which a cache holds.
+    pub fn longest_text(&self) -> usize {
+        let alike = self.layer_kinds().filter_map(|(layer, _)| layer.rope_scaling.alike_up_to());
+        alike.fold(self.max_positions, usize::min)
+    }
+
+    /// What limits [`longest_text`](Self::longest_text), in words.
+    pub(crate) fn limit_of_texts(&self) -> &'static str {
+        match self.longest_text() < self.max_positions {
+            true => "the tokens up to which all texts rotate alike (rope_scaling)",
+            false => "the positions of the model",
+        }
+    }
+
     /// The window of a layer for the most positions that the model is made for, which may be more than the run's
     /// sequences have. One that masks nothing even then is still what layers are known by that have a rotation of their
     /// own or share keys and values.

@@ -37,6 +37,20 @@ pub enum Scaling {
         /// Pairs with more turns over L than this keep their frequency.
         high_freq_factor: f64,
     },
+    /// The base grows with the length T of the text, as in the `dynamic` of Hugging Face.
+    Dynamic {
+        /// s of theta (s T / L − s + 1)^(d / (d − 2)).
+        factor: f64,
+        /// T / L.
+        lengths: f64,
+    },
+    /// Each pair has a divisor of its own, as in Phi-3 (Ding et al. 2024, arXiv:2402.13753).
+    LongRope {
+        /// One for each pair; the rest is not read.
+        divisors: [f64; 32],
+        /// The factor of cos and sin.
+        magnitude: f64,
+    },
     /// Pair i rotates only if it is among the first `share` of the pairs, rounded down, as in Gemma 4.
     Proportional {
         /// In (0, 1].
@@ -52,6 +66,11 @@ impl Scaling {
         let frequency = theta.powf(-2.0 * i / dim);
         let (factor, share) = match *self {
             Self::None => return frequency,
+            Self::Dynamic { factor, lengths } => {
+                let base = theta * (factor * lengths - factor + 1.0).powf(dim / (dim - 2.0));
+                return base.powf(-2.0 * i / dim);
+            }
+            Self::LongRope { divisors, .. } => return frequency / divisors[i as usize],
             Self::Proportional { share } => {
                 return if i < (share * dim / 2.0).floor() { frequency } else { 0.0 };
             }
@@ -79,7 +98,8 @@ impl Scaling {
     /// Factor of cos and sin: for YaRN m(mscale) / m(mscale_all_dim), with m(s) = 1 + 0.1 s ln(factor); otherwise 1.
     pub fn magnitude(&self) -> f64 {
         match *self {
-            Self::None | Self::Llama3 { .. } | Self::Proportional { .. } => 1.0,
+            Self::None | Self::Llama3 { .. } | Self::Proportional { .. } | Self::Dynamic { .. } => 1.0,
+            Self::LongRope { magnitude, .. } => magnitude,
             Self::Yarn { factor, mscale, mscale_all_dim, .. } => {
                 let m = |scale: f64| 1.0 + 0.1 * scale * factor.max(1.0).ln();
                 m(mscale) / m(mscale_all_dim)

@@ -2,7 +2,7 @@
 
 use super::families::{model, with_model};
 use super::{assert_answers, message};
-use gristmill::model::config::{Llama3, QueryScaling, RopeScaling, Yarn};
+use gristmill::model::config::{Divisors, Llama3, LongRope, QueryScaling, RopeScaling, Yarn};
 
 const SIZES: &str = "vocab_size: 300, hidden_size: 64, num_layers: 2, num_heads: 4, seq_length: 4096";
 
@@ -60,6 +60,30 @@ fn every_method_is_read() {
     assert_eq!(grows.layer.query_scaling, Some(QueryScaling { beta: 0.1, original: 16.0 }));
     assert_eq!(scaling("rope_scaling: {type: linear, factor: 2.5}"), RopeScaling::Linear { factor: 2.5 });
     assert_eq!(scaling("rope_scaling: {rope_type: default}"), RopeScaling::None);
+    let dynamic = |original: usize| {
+        format!("rope_scaling: {{type: dynamic, factor: 2, original_max_position_embeddings: {original}}}")
+    };
+    for original in [1024, 8192] {
+        let length = 4096f64.max(original as f64);
+        let want = RopeScaling::Dynamic { factor: 2.0, original: original as f64, length };
+        assert_eq!(scaling(&dynamic(original)), want);
+    }
+    // 8 pairs; the factor of a context 4 times as long is the root of 1 + ln 4 / ln 1024.
+    let lists = "short_factor: [1, 1, 1, 1, 1, 1, 1, 1.5], long_factor: [1, 2, 3, 4, 5, 6, 7, 8]";
+    let keys =
+        format!("rope_scaling: {{rope_type: longrope, original_max_position_embeddings: 1024, {lists}}}");
+    let divisors = [[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.5], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]];
+    let divisors = divisors.map(|list| Divisors::new(&list));
+    let magnitude = 1.2f64.sqrt();
+    let want = LongRope { divisors, original: 1024.0, is_long: true, magnitude };
+    let RopeScaling::LongRope(found) = scaling(&keys) else { panic!("no lists") };
+    assert!((found.magnitude - magnitude).abs() < 1e-15);
+    assert_eq!(LongRope { magnitude, ..found }, want);
+    let (long, _) = model(&with_model(&format!("{SIZES}, {keys}")));
+    // Longer texts rotate otherwise from their first token on.
+    assert_eq!((long.longest_text(), long.max_positions), (1024, 4096));
+    let short = long.for_texts_of(long.longest_text());
+    assert_eq!(short.layer.rope_scaling, RopeScaling::LongRope(LongRope { is_long: false, ..found }));
     assert_eq!(scaling("rope_scaling: None"), RopeScaling::None);
 }
 
@@ -94,8 +118,14 @@ const WRONG: &str = "
 = rope_scaling.llama_4_scaling_beta: not built yet where heads do not rotate as a whole, in all layers; remove it
 + rope_scaling: {type: linear, factor: 4, llama_4_scaling_beta: 0.1}
 = rope_scaling.llama_4_scaling_beta: unknown key; linear takes factor
++ rope_scaling: {type: mrope, factor: 4}
+= rope_scaling.type: not built yet (found `mrope`); known are default, linear, yarn, llama3, proportional, dynamic and longrope; `extend_method` has others
 + rope_scaling: {type: dynamic, factor: 4}
-= rope_scaling.type: not built yet (found `dynamic`); known are default, linear, yarn, llama3 and proportional; `extend_method` has others
+= rope_scaling: `original_max_position_embeddings` is missing; dynamic takes factor, original_max_position_embeddings
++ rope_scaling: {type: dynamic, factor: 0.5, original_max_position_embeddings: 64}
+= rope_scaling.factor: expected a number from 1, found `0.5`
++ rope_scaling: {type: longrope, original_max_position_embeddings: 64, short_factor: [1, 1], long_factor: [1, 1, 1, 1, 1, 1, 1, 1]}
+= rope_scaling.short_factor: has 2 numbers, and 8 pairs of a head rotate; give it as many
 + rope_scaling: {type: linear, factor: 2}, extend_method: PI, scaling_factor: 2
 = rope_scaling: says the same as `extend_method` does; keep one of them
 + rope_scaling: {rope_type: llama3, factor: 8, original_max_position_embeddings: 4096, low_freq_factor: 1, high_freq_factor: 4}

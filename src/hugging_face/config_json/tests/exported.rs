@@ -7,9 +7,9 @@ use crate::hugging_face::export::hugging_face_config;
 pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention, LinearAttention,
-    Llama3, MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions, QkNorm,
-    QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
+    Activation, Divisors, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention,
+    LinearAttention, Llama3, LongRope, MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual,
+    Positions, QkNorm, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
 };
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
@@ -258,12 +258,17 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         is_truncated: true,
     };
     let llama3 = Llama3 { factor: 8.0, original: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0 };
+    let divisors = [1.5, 4.0].map(|divisor| Divisors::new(&vec![divisor; llama().layer.rotary_dim / 2]));
+    let lists = LongRope { divisors, original: 8.0, is_long: true, magnitude: 1.25 };
+    models.push(scaled(ModelConfig { family: Family::Phi3, ..llama() }, RopeScaling::LongRope(lists)));
     let scalings = [
         RopeScaling::Linear { factor: 3.0 },
         RopeScaling::Ntk { factor: 3.0 },
         RopeScaling::DynamicNtk { original: 8.0, length: 16.0 },
         RopeScaling::Yarn(yarn),
         RopeScaling::Llama3(llama3),
+        RopeScaling::Dynamic { factor: 2.0, original: 8.0, length: 16.0 },
+        RopeScaling::LongRope(lists),
     ];
     models.extend(scalings.map(|scaling| scaled(llama(), scaling)));
     let growing = |model: ModelConfig| {

@@ -140,11 +140,15 @@ fn what_no_run_can_take_is_one_line() {
              `ignore_config_keys: [mlp_layer_types]`",
         ),
         (
-            llama(
-                json!({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}}),
-            ),
-            "`rope_scaling` is longrope in `llama`, which no key here says; accept it by \
+            llama(json!({"rope_scaling": {"rope_type": "spiral", "factor": 2}})),
+            "`rope_scaling` is spiral in `llama`, which no key here says; accept it by \
              `ignore_config_keys: [rope_scaling]`",
+        ),
+        (
+            llama(
+                json!({"rope_scaling": {"rope_type": "longrope", "long_factor": [1, 1], "short_factor": [1, 0]}}),
+            ),
+            "load_checkpoint.rope_scaling.short_factor: expected a number above 0, found `0`",
         ),
         (llama(json!({"hidden_act": "relu"})), "not built yet (found `relu`); write `hidden_act: silu`"),
         (

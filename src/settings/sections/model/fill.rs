@@ -1,5 +1,6 @@
 //! The defaults of a model that follow from its other keys, and what must fit together.
 
+use super::rope_scaling::RotationSizes;
 use super::rows::Model;
 use super::{GPT2, LLAMA, MAX_HEAD_DIM, latent, layers, rope_scaling, rotary_dim};
 use crate::model::config::{Activation, LayerConfig, ModelConfig, MultiToken, Norm, NormPlacement, QkNorm};
@@ -81,7 +82,7 @@ fn fill_config(model: &mut Model) {
         *layer = LayerConfig { has_query_table: layer.has_query_table, ..usual };
     });
     let config = config.with_each_layer(|number, layer| layers::set(model, number, layer));
-    model.config = config.with_window(config.seq_length);
+    model.config = config.for_texts_of(config.seq_length);
 }
 
 /// The width of a head that follows from the other sizes, or a fault.
@@ -165,7 +166,9 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     reader.require(&["rotary_percent"], head_dim == 0 || rotates, message);
     if reader.are_sound(&["seq_length", "max_position_embedding", "rope_scaling"]) {
         let length = model.config.max_positions.max(seq_length);
-        rope_scaling::check(&model.rope_scaling, reader, length, model.config.layer.rope_theta);
+        let rotating = if model.is_latent() { model.latent.rope_dim } else { dim };
+        let sizes = RotationSizes { length, theta: model.config.layer.rope_theta, pairs: rotating / 2 };
+        rope_scaling::check(&model.rope_scaling, reader, &sizes);
     }
 }
 

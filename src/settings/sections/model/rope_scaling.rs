@@ -1,6 +1,6 @@
 //! `rope_scaling`: how rotary frequencies are stretched.
 
-use crate::model::config::{Llama3, QueryScaling, RopeScaling, Yarn};
+use crate::model::config::{Divisors, Llama3, LongRope, QueryScaling, RopeScaling, Yarn};
 use crate::settings::engine::*;
 
 rows! {
@@ -9,11 +9,22 @@ rows! {
         /// Method of scaling; in older files the key is `type`.
         kind "rope_type": Method = Numbers.optional().example("ntk"),
         /// Divisor of positions (`linear`), factor of the base (`ntk`), or divisor of the frequencies of slow pairs
-        /// (`yarn`; `llama3`: from 1).
-        factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("linear ntk yarn llama3").example("2.0"),
+        /// (`yarn`; `llama3`: from 1); by how much the base grows with the length (`dynamic`, from 1).
+        factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("linear ntk yarn llama3 dynamic").example("2.0"),
         /// Context length of the original training, in tokens.
         original_max_position_embeddings: Option<f64> = Numbers.optional().within(ABOVE_ZERO)
-            .of("dynamic_ntk yarn llama3").example("16"),
+            .of("dynamic_ntk yarn llama3 dynamic longrope").example("16"),
+        /// A divisor of the frequency of each pair, in texts of at most `original_max_position_embeddings` tokens.
+        /// Training and evaluation have texts of one length, `seq_length`.
+        short_factor: Option<Vec<f64>> = Numbers.optional().within(ABOVE_ZERO).of("longrope")
+            .example("[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.5, 2.0]"),
+        /// The same in longer texts.
+        long_factor: Option<Vec<f64>> = Numbers.optional().within(ABOVE_ZERO).of("longrope")
+            .example("[2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0, 4.0]"),
+        /// The factor of cos and sin. By default, with f = `max_position_embedding` /
+        /// `original_max_position_embeddings`, the root of 1 + ln f / ln `original_max_position_embeddings`, or 1 where
+        /// f is at most 1.
+        attention_factor: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("longrope").example("1.25"),
         /// Pairs with fewer rotations than this over the original context are divided by `factor`; 1 by default.
         beta_slow: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of("yarn").example("2.0"),
         /// Pairs with more rotations than this over the original context are kept; 32 by default.
@@ -59,12 +70,17 @@ words! {
         Llama3 = "llama3",
         /// Fast pairs alone rotate, as in Gemma 4.
         Proportional = "proportional",
+        /// The base grows with the length of texts that are longer than `original_max_position_embeddings`, as in
+        /// Hugging Face's `dynamic`.
+        Dynamic = "dynamic",
+        /// Each pair has a divisor of its own, as in Phi-3.
+        LongRope = "longrope",
     }
 }
 
 /// The keys that no method needs.
 pub(super) const GROWTH: &str = "llama_4_scaling_beta";
-const TRUNCATE: &str = "truncate";
+const NOT_NEEDED: [&str; 3] = [GROWTH, "truncate", "attention_factor"];
 
 /// A value that was read has every parameter that its method takes.
 impl Setting for Scaling {
@@ -109,6 +125,16 @@ impl Scaling {
                 high_freq_factor: given(self.high_freq_factor),
             }),
             Method::Proportional => RopeScaling::Proportional { share: given(self.partial_rotary_factor) },
+            Method::Dynamic => RopeScaling::Dynamic { factor, original, length: original },
+            Method::LongRope => RopeScaling::LongRope(LongRope {
+                divisors: [&self.short_factor, &self.long_factor]
+                    .map(|list| Divisors::new(list.as_deref().unwrap_or_default())),
+                original,
+                is_long: false,
+                magnitude: self
+                    .attention_factor
+                    .unwrap_or_else(|| LongRope::usual_magnitude(length as f64 / original, original)),
+            }),
         }
     }
 }
@@ -127,7 +153,8 @@ pub(super) fn read_dict(reader: &Reader<'_>, key: &'static str) -> Option<Scalin
         return None;
     };
     let Some(method) = Method::named(word) else {
-        let known = "default, linear, yarn, llama3 and proportional; `extend_method` has others";
+        let known =
+            "default, linear, yarn, llama3, proportional, dynamic and longrope; `extend_method` has others";
         source.fault(place, format!("not built yet (found `{word}`); known are {known}"));
         return None;
     };
@@ -167,8 +194,7 @@ fn require_all(reader: &Reader<'_>, key: &str, parameters: Scaling, word: &str) 
 /// The keys that `method` needs.
 pub(crate) fn keys_of(method: Method) -> Vec<&'static str> {
     let table = Scaling::table();
-    let is_needed =
-        |row: &&RowText| row.types.contains(&method.word()) && ![GROWTH, TRUNCATE].contains(&row.key);
+    let is_needed = |row: &&RowText| row.types.contains(&method.word()) && !NOT_NEEDED.contains(&row.key);
     let rows = table.rows.iter().filter(is_needed);
     rows.map(|row| row.key).collect()
 }
@@ -183,8 +209,19 @@ pub(crate) fn takes(method: Method, word: &str) -> String {
     }
 }
 
-/// Checks a scaling against a model whose longest position is `length` and whose base is `theta`.
-pub(super) fn check(parameters: &Scaling, reader: &Reader<'_>, length: usize, theta: f64) {
+/// What a scaling must fit.
+pub(super) struct RotationSizes {
+    /// The longest position of the model.
+    pub length: usize,
+    /// The base.
+    pub theta: f64,
+    /// The pairs of a head that rotate.
+    pub pairs: usize,
+}
+
+/// Checks a scaling against the sizes of a model.
+pub(super) fn check(parameters: &Scaling, reader: &Reader<'_>, sizes: &RotationSizes) {
+    let &RotationSizes { length, theta, pairs } = sizes;
     let fault = |key: &str, message: String| {
         reader.source.fault(&join(&reader.path("rope_scaling"), key), message);
     };
@@ -214,6 +251,27 @@ pub(super) fn check(parameters: &Scaling, reader: &Reader<'_>, length: usize, th
                 && high <= low
             {
                 fault("high_freq_factor", format!("is not above low_freq_factor, {low}; raise it"));
+            }
+        }
+        Method::Dynamic => {
+            if let Some(factor) = parameters.factor.filter(|factor| *factor < 1.0) {
+                fault("factor", format!("expected a number from 1, found `{factor}`"));
+            }
+        }
+        Method::LongRope => {
+            let lists =
+                [("short_factor", &parameters.short_factor), ("long_factor", &parameters.long_factor)];
+            for (key, list) in lists {
+                let count = list.as_ref().map_or(0, Vec::len);
+                if count != pairs {
+                    let message =
+                        format!("has {count} numbers, and {pairs} pairs of a head rotate; give it as many");
+                    fault(key, message);
+                }
+            }
+            if original < 2.0 {
+                let message = format!("expected a number from 2, found `{original}`");
+                fault("original_max_position_embeddings", message);
             }
         }
         Method::DynamicNtk if original > length as f64 => {
