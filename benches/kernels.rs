@@ -15,6 +15,7 @@ use gristmill::device::Job;
 use gristmill::element::Element::{Bf16, F16, F32, Int8, Nf4, U32};
 use gristmill::ops::attention::{Attention, AttentionTensors, Sinks, attention, attention_backward};
 use gristmill::ops::causal_conv::CausalConv;
+use gristmill::ops::clip;
 use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gated_delta_rule::{
     CHUNK, DeltaInputs, GatedDeltaRule, gated_delta_rule, gated_delta_rule_backward, gated_delta_rule_step,
@@ -194,6 +195,16 @@ fn elementwise(c: &mut Criterion) {
             bytes(3.0, F)
         });
     }
+    row(c, &gpu, "clip", |row| {
+        let (x, y) = (row.tensor(N, F, F32), row.tensor(N, F, F32));
+        clip::clip(&mut row.rec, x, y, 8.0);
+        bytes(2.0, F)
+    });
+    row(c, &gpu, "clip, backward", |row| {
+        let (x, dy) = (row.tensor(N, F, F32), row.tensor(N, F, F32));
+        clip::clip_backward(&mut row.rec, x, dy, 8.0);
+        bytes(3.0, F)
+    });
     let numbers = |row: &mut Job| Xielu { alphas: row.tensor(1, 2, F32), constants: row.tensor(1, 2, F32) };
     row(c, &gpu, "xielu", |row| {
         let (x, y, numbers) = (row.tensor(N, F, F32), row.tensor(N, F, F32), numbers(row));

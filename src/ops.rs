@@ -9,6 +9,7 @@ pub mod attention;
 pub mod balance;
 pub mod cast;
 pub mod causal_conv;
+pub mod clip;
 pub mod column_sum;
 pub mod decode;
 pub mod delta_gates;

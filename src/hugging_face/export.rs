@@ -191,12 +191,18 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             own.into()
         }
         "falcon" => falcon_keys(model),
+        "olmo" | "olmoe" => json!({ "clip_qkv": model.clip_qkv }),
         // The default is a cap.
         "nanochat" => json!({ "final_logit_softcapping": model.logit_cap }),
         "mpt" => {
             let mut own = entries(own_keys(name, model));
             own.insert("max_seq_len".into(), model.max_positions.into());
-            own.insert("attn_config".into(), json!({ "alibi": true, "softmax_scale": model.factors.scores }));
+            own.insert(
+                "attn_config".into(),
+                json!({
+                    "alibi": true, "softmax_scale": model.factors.scores, "clip_qkv": model.clip_qkv,
+                }),
+            );
             own.into()
         }
         "gptj" => {

@@ -71,6 +71,14 @@ impl SelfAttention<Parameter> {
             Some(latent) => (latent.heads(tape, ctx, layer, qkv), None),
             None => self.normed_heads(tape, ctx, layer, qkv),
         };
+        let qkv = match ctx.config.clip_qkv {
+            Some(limit) => {
+                // Recomputed with what it clips.
+                let clipped = if ctx.config.qk_norm { "qk_norm" } else { "wqkv" };
+                tape.scope(clipped, |tape| tape.scope("clip", |tape| tape.clip(qkv, limit as f32)))
+            }
+            None => qkv,
+        };
         // (N, H·C), of latent attention (N, H·V)
         let mut y = attend(tape, ctx, layer, (qkv, rope), self.sinks.as_ref(), shared);
         if let Some(gate) = gate {

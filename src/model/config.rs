@@ -109,6 +109,9 @@ pub struct ModelConfig {
     /// Added to the squared length of each row of the head; the row is divided by the root of the sum (Baichuan 2, Yang
     /// et al. 2023, section 2.3). `None`: rows are not divided.
     pub head_epsilon: Option<f64>,
+    /// What queries, keys and values are clipped to before the rotation, between minus and plus this, as in OLMo 1;
+    /// `None`: they are not. Not with latent attention, nor with norms of rotated heads.
+    pub clip_qkv: Option<f64>,
     /// Soft cap c of the attention scores: c · tanh(score / c) (Gemma 2, 2024, section 2).
     pub score_cap: Option<f64>,
     /// Soft cap of the logits.
@@ -237,6 +240,7 @@ impl ModelConfig {
             has_layer_scalars: false,
             per_layer_width: None,
             head_epsilon: None,
+            clip_qkv: None,
             score_cap: None,
             logit_cap: None,
             attention_dropout: 0.0,

@@ -12,7 +12,7 @@ use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::qk_norm::{self, Values};
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::{self, Rope};
-use crate::ops::{add, embedding, layer_norm, max_logit, rms_norm, zero};
+use crate::ops::{add, clip, embedding, layer_norm, max_logit, rms_norm, zero};
 use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
@@ -315,6 +315,20 @@ impl<'p> Tape<'_, 'p> {
             }
             add::add(tape.rec, values(dy), values(gradient), 1.0, false);
             tape.give(qkv, gradient);
+        })
+    }
+
+    /// x with each element between -limit and limit, (N, F).
+    #[track_caller]
+    pub fn clip(&mut self, x: Var, limit: f32) -> Var {
+        let Tensor { rows, cols, element, .. } = x.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        clip::clip(self.rec, x.tensor, y, limit);
+        let saved_x = self.save(x);
+        self.result(y, &[x], false, move |tape, dy| {
+            let saved_x = tape.saved(saved_x);
+            clip::clip_backward(tape.rec, saved_x, dy, limit); // in place
+            tape.give(x, dy);
         })
     }
 

@@ -4,6 +4,7 @@ use crate::lab::{Case, Input, allowed, check};
 use crate::packed::{columns, pack_gate_up, split_gate_up};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::element::stride_of;
+use gristmill::ops::clip::{clip, clip_backward};
 use gristmill::ops::gelu::{Gelu, gelu, gelu_backward};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::rope::{Rope, cos_sin_table, rope, rope_backward};
@@ -272,6 +273,28 @@ fn xielu_is_as_precise_as_f32() {
             }
         });
     });
+}
+
+/// Bit for bit, values at the limit included, which pass; in ranges of larger tensors.
+#[test]
+pub fn clipping_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (n, f) in SWIGLU_SHAPES {
+            check(&format!("clip {n}x{f} {element:?}"), |case| {
+                let limit = 0.75f32;
+                let mut values: Vec<f64> = (0..n * f).map(|_| case.normal()).collect();
+                values[0] = -0.75;
+                let (x, dy) = (case.input_of(&values, n, f, element), case.input(n, f, element));
+                let y = case.output(n, f, element);
+                clip(&mut case.rec, x.tensor, y, limit);
+                clip_backward(&mut case.rec, x.tensor, dy.tensor, limit);
+                let of_dy = |(x, dy): (&f64, &f64)| if x.abs() > 0.75 { 0.0 } else { *dy };
+                let dx = x.values.iter().zip(&dy.values).map(of_dy).collect();
+                case.expect("y", y, x.values.iter().map(|x| x.clamp(-0.75, 0.75)).collect(), 0.0);
+                case.expect("dx", dy.tensor, dx, 0.0);
+            });
+        }
+    }
 }
 
 /// A packed tensor, and its gate and up.

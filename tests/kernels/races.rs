@@ -88,6 +88,7 @@ const SOME_OF_EVERY_FAMILY: &[&[FirstCases]] = &[
     &[
         (elementwise::gelu_and_its_backward, 9),
         (elementwise::xielu_and_its_backward, 15),
+        (elementwise::clipping_and_its_backward, 9),
         (elementwise::swiglu_is_the_gated_activation, 9),
         (elementwise::swiglu_backward_writes_both_gradients, 9),
         (elementwise::rope_rotates_queries_and_keys_in_place, 9),

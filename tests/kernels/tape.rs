@@ -308,6 +308,19 @@ fn gelu() {
 }
 
 #[test]
+fn clip() {
+    check("tape clip", |case| {
+        let x = case.input(N, 7, F32);
+        let values = x.values.clone();
+        let of_dy = |dy: &[f64]| {
+            let of = |(x, dy): (&f64, &f64)| if x.abs() > 0.5 { 0.0 } else { *dy };
+            values.iter().zip(dy).map(of).collect()
+        };
+        mid_graph(case, &x, 7, 1, |tape, x, _| tape.clip(x, 0.5), &[], |dy| (of_dy(dy), vec![]));
+    });
+}
+
+#[test]
 fn xielu() {
     check("tape xielu", |case| {
         let x = case.input(N, 7, F32);

@@ -125,6 +125,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             per_layer_width: model.per_layer_width,
             query_layer: model.layer(model.num_layers - 1).has_query_table,
             head_epsilon: model.head_epsilon,
+            clip_qkv: model.clip_qkv,
             score_cap: model.score_cap,
             logit_cap: model.logit_cap,
             sinks: model.family == Family::GptOss,

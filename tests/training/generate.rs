@@ -121,7 +121,7 @@ fn rotated_models_write_as_the_reference() {
         Setup::of_soft_caps("soft caps", ""),
         Setup::new("zero-centred", "layernorm_zero_centered_gamma: True, use_qk_norm: True, n_kv_heads: 2"),
         Setup::new("norms after", "norm_placement: after, n_kv_heads: 2"),
-        qk_norm("all heads", "all_heads"),
+        qk_norm("all heads", "all_heads, clip_qkv: 0.75"),
         qk_norm("rotated heads", "rotated_heads"),
     ];
     let layer_norm = "normalization: LayerNorm, gated_linear_unit: False";

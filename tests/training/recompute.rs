@@ -86,7 +86,7 @@ fn dense_models_compute_the_same() {
     changes_no_bit(0, || Setup::new("norms after", after));
     let kinds = ["all_heads", "rotated_heads"];
     let [all, rotated] = kinds.map(|kind| format!("use_qk_norm: True, qk_norm_kind: {kind}, n_kv_heads: 2"));
-    changes_no_bit(2, || Setup::new("norms of all heads", &all));
+    changes_no_bit(2, || Setup::new("norms of all heads", &format!("{all}, clip_qkv: 0.75")));
     changes_no_bit(2, || Setup::new("norms of rotated heads", &rotated));
     changes_no_bit(2, || Setup::new("norms on both sides", &format!("norm_placement: both, {DROPOUT}")));
     let ungated = "normalization: LayerNorm, gated_linear_unit: False, hidden_act: relu";

@@ -5,6 +5,7 @@ use gristmill::kernels::Capabilities;
 use gristmill::ops::attention::DocumentBounds;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
 use gristmill::ops::causal_conv::{self, CausalConv};
+use gristmill::ops::clip;
 use gristmill::ops::column_sum::{column_sum, grouped_column_sum};
 use gristmill::ops::delta_gates::{
     GateInputs, delta_gates, delta_gates_backward, delta_gates_backward_weight,
@@ -112,7 +113,7 @@ pub fn convolutions(capabilities: Capabilities) -> Vec<Dispatch> {
     rec.finish().dispatches
 }
 
-/// xIELU and its backward pass.
+/// xIELU and clipping, and their backward passes.
 pub fn learned_activations(capabilities: Capabilities) -> Vec<Dispatch> {
     let mut rec = Recorder::new("xIELU", capabilities);
     let [alphas, constants, gradient] = [0; 3].map(|_| rec.tensor("numbers", 1, 2, F32));
@@ -122,6 +123,8 @@ pub fn learned_activations(capabilities: Capabilities) -> Vec<Dispatch> {
         xielu::xielu(&mut rec, x, numbers, y);
         xielu::xielu_backward_weight(&mut rec, x, numbers, y, gradient);
         xielu::xielu_backward(&mut rec, x, numbers, y, dx);
+        clip::clip(&mut rec, x, y, 1.0);
+        clip::clip_backward(&mut rec, x, dx, 1.0);
     }
     rec.finish().dispatches
 }

@@ -55,6 +55,9 @@ pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
         let entries = || section.as_object().into_iter().flatten();
         let other = entries().find(|(key, value)| !is_of_mpt(key, value));
         insert("attn_config", "attn_config", other.map(|(key, value)| format!("{key}: {value}")).into());
+        // None is 0, too.
+        let limit = section.get("clip_qkv").filter(|limit| limit.as_f64() != Some(0.0));
+        insert("clip_qkv", "attn_config", limit.cloned().unwrap_or_default());
         insert(
             "attention_multiplier",
             "attn_config",
@@ -131,9 +134,8 @@ fn is_of_mpt(key: &str, value: &Value) -> bool {
         "alibi" => *value == true,
         "alibi_bias_max" => *value == 8,
         "attn_type" => *value == "multihead_attention",
-        "clip_qkv" => value.is_null(),
         "qk_ln" | "prefix_lm" | "attn_uses_sequence_id" => *value == false,
-        "softmax_scale" | "attn_impl" | "attn_pdrop" => true,
+        "softmax_scale" | "clip_qkv" | "attn_impl" | "attn_pdrop" => true,
         _ => classes::is_without_effect(key, value),
     }
 }

@@ -75,6 +75,7 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
             "attention_multiplier",
             model.factors.scores.unwrap_or(model.softmax_scale(&model.layer).into()).into(),
         ),
+        ("clip_qkv", model.clip_qkv.into()),
         ("attn_logit_softcapping", model.score_cap.into()),
         ("final_logit_softcapping", model.logit_cap.into()),
         ("q_lora_rank", latent.and_then(|sizes| sizes.q_rank).into()),

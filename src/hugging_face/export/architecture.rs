@@ -29,7 +29,7 @@
 //! | is an MPT | `MptForCausalLM`, also with a factor of the scores | GELU by the error function, a feed-forward network four times as wide as the model, LayerNorm without a bias, no biases, as many key and value heads as queries, heads as wide together as the model, attention before the feed-forward network, no window |
 //! | is a nanochat | `NanoChatForCausalLM`, also with biases in all of attention and a soft cap of the logits | RMSNorms without weights, also of rotated heads; attention before the feed-forward network, no window |
 //! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
-//! | is dense and its norms have no weights | `OlmoForCausalLM`, also with biases in all of attention | LayerNorm without a bias and with an epsilon of 1e-5, no window, no QK-norm, whole heads rotate |
+//! | is dense and its norms have no weights | `OlmoForCausalLM`, also with biases in all of attention, and with clipped q, k and v | LayerNorm without a bias and with an epsilon of 1e-5, no window, no QK-norm, whole heads rotate |
 //! | is dense and has xIELU | `ApertusForCausalLM`, also with biases in all of attention | RMSNorms before sublayers, QK-norm of single heads before the rotation, no window, whole heads rotate |
 //! | is dense and has no gates | `ArceeForCausalLM`, with LayerNorm `Starcoder2ForCausalLM`, `Jais2ForCausalLM` with ReLU or its square, or `NemotronForCausalLM` where it multiplies by 1 + w | attention before the feed-forward network, no QK-norm; a window in StarCoder 2 alone, in all layers; a part of each head rotates in Nemotron alone; biases in all layers of StarCoder 2 or in none, in the others in all of attention or of the feed-forward layers |
 //! | is dense and has LayerNorm | `StableLmForCausalLM`, also with q/k/v biases, and with one norm that attention and feed-forward network read | no other biases, no window, no QK-norm, heads as wide together as the model |
@@ -307,6 +307,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "activation but SiLU beside linear attention",
         ),
         (name != "gemma2" && model.score_cap.is_some(), "soft cap of attention scores"),
+        (!matches!(name, "olmo" | "olmoe" | "mpt") && model.clip_qkv.is_some(), "clipping of q, k and v"),
         (name != "gpt_oss" && is_clamped, "clamped gate"),
         (name != "apertus" && model.activation == Activation::Xielu, "xIELU"),
         (name == "gpt_oss" && !is_clamped, "gate but the clamped one"),

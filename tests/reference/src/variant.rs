@@ -42,6 +42,8 @@ pub struct Variant {
     pub query_layer: bool,
     /// ε of the length by which each row of the head is divided; `None`: rows are as they are.
     pub head_epsilon: Option<f64>,
+    /// Queries, keys and values are clipped to this before they rotate; Llama only.
+    pub clip_qkv: Option<f64>,
     /// Soft cap of the attention scores.
     pub score_cap: Option<f64>,
     /// Soft cap of the logits.
@@ -150,6 +152,7 @@ impl Variant {
         per_layer_width: None,
         query_layer: false,
         head_epsilon: None,
+        clip_qkv: None,
         score_cap: None,
         logit_cap: None,
         sinks: false,

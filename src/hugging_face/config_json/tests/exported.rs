@@ -223,14 +223,18 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     let mpt = ungated(Gelu::Exact, mpt)
         .with_layers(|layer| (layer.num_kv_heads, layer.intermediate_size) = (4, 64));
     let scores = Factors { scores: Some(0.3), ..Factors::default() };
+    let clipped = |model| ModelConfig { clip_qkv: Some(8.0), ..model };
+    models.push(clipped(llama()));
     models.extend([
         ModelConfig { factors: scores, ..mpt.clone() },
+        clipped(mpt.clone()),
         all_biases(mpt.clone()),
         beside(one, mpt),
     ]);
     let weightless = |model| ModelConfig { norm_weight: false, norm_bias: false, ..layer_norm(model) };
     models.extend([
         weightless(llama()),
+        clipped(weightless(llama())),
         weightless(attention(true, true, false)),
         weightless(partial(llama())),
     ]);

@@ -143,6 +143,7 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     reader.require(&["qk_norm_kind", "norm_has_weight"], has_weights || !has_joint, message);
     let message = "not built yet with latent attention; remove it";
     reader.require(&["norm_has_weight"], has_weights || !model.is_latent(), message);
+    check_clipping(model, reader);
     let is_ungated = model.gated_linear_unit == Some(false);
     if is_ungated && model.config.activation.gate().is_some() {
         let message = "needs the activation that stands between the two projections, such as `gelu_new`, `relu` or `relu2`";
@@ -170,6 +171,21 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
         let sizes = RotationSizes { length, theta: model.config.layer.rope_theta, pairs: rotating / 2 };
         rope_scaling::check(&model.rope_scaling, reader, &sizes);
     }
+}
+
+/// Refuses clipped queries, keys and values beside what takes them apart.
+fn check_clipping(model: &Model, reader: &Reader<'_>) {
+    const KEY: &str = "clip_qkv";
+    let clips = model.config.clip_qkv.is_some();
+    reader.require(&[KEY], !clips || !model.is_latent(), "not built yet with latent attention; remove it");
+    let is_last = model.qk_norm_kind == Some(QkNorm::RotatedHeads);
+    let message = "not built yet with norms after the rotation; remove it, or `qk_norm_kind`";
+    reader.require(&[KEY, "qk_norm_kind"], !clips || !is_last, message);
+    let shares = model.num_kv_shared_layers.is_some_and(|layers| layers > 0);
+    let message = "not built yet where layers share keys and values; remove it, or `num_kv_shared_layers`";
+    reader.require(&[KEY, "num_kv_shared_layers"], !clips || !shares, message);
+    let message = "not built yet where values are normalised; remove it, or `use_v_norm`";
+    reader.require(&[KEY, "use_v_norm"], !clips || model.use_v_norm != Some(true), message);
 }
 
 /// Fills in the inner width of the feed-forward layer. GPT-2: a multiple of the width. Llama's rule where no size is

@@ -196,6 +196,9 @@ rows! {
         /// What the logits are divided by; 1 by default.
         factors.logits_divisor "logits_scaling": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
             .example("8.0"),
+        /// What queries, keys and values are clipped to before they rotate, between minus and plus this, as in OLMo 1 and
+        /// MPT; not by default.
+        clip_qkv: Option<f64> = Numbers.optional().within(CAP).of(LLAMA).example("8.0"),
         /// Soft cap c of the attention scores, c · tanh(score / c), as in Gemma 2; none by default, as the next.
         score_cap "attn_logit_softcapping": Option<f64> = Numbers.optional().within(CAP).of(LLAMA).example("50.0"),
         /// Soft cap of the logits.

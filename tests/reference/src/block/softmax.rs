@@ -17,6 +17,8 @@ pub(super) struct Softmax {
     k_projected: Vec<f64>,
     /// Projected values (N, K·d), if they are normalised.
     v_projected: Vec<f64>,
+    /// Queries, keys and values before they are clipped, if they are.
+    unclipped: Option<[Vec<f64>; 3]>,
     /// What latent attention makes them of.
     latent: Option<Latent>,
     /// Inputs of attention: q (N, H·d), k (N, K·d), v (N, K·d).
@@ -65,6 +67,13 @@ impl Block<'_> {
             true => norms([&q_projected, &k_projected]),
             false => [q_projected.clone(), k_projected.clone()],
         };
+        let unclipped = self.shape.variant.clip_qkv.map(|limit| {
+            let clip = |x: &mut Vec<f64>| {
+                let clipped = store(x.iter().map(|x| x.clamp(-limit, limit)).collect());
+                std::mem::replace(x, clipped)
+            };
+            [&mut q, &mut k, &mut v].map(clip)
+        });
         let layer = self.shape.layer(self.layer);
         if let Some(rotation) = &layer.rope {
             rope(&mut q, self.positions, self.shape.num_heads, rotation);
@@ -89,6 +98,7 @@ impl Block<'_> {
             q_projected: q_normed,
             k_projected: k_normed,
             v_projected,
+            unclipped,
             latent,
             q,
             k,
@@ -153,6 +163,12 @@ impl Block<'_> {
                 rope_backward(&mut dk, self.positions, layer.num_kv_heads, rotation);
             }
             (dq, dk) = (store(dq), store(dk));
+        }
+        if let (Some(limit), Some(unclipped)) = (self.shape.variant.clip_qkv, &saved.unclipped) {
+            for (x, dx) in unclipped.iter().zip([&mut dq, &mut dk, &mut dv]) {
+                let beyond = x.iter().map(|x| x.abs() > limit);
+                dx.iter_mut().zip(beyond).filter(|(_, beyond)| *beyond).for_each(|(dx, _)| *dx = 0.0);
+            }
         }
         if self.shape.qk_norm && !is_last {
             [dq, dk] = norms_backward(&dq, &dk);

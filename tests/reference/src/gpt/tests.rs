@@ -224,6 +224,7 @@ fn every_gradient_is_the_finite_difference() {
         GPT_J,
         OLMO,
         Shape { variant: Variant { xielu: true, ..Variant::PLAIN }, ..QWEN3 },
+        Shape { variant: Variant { clip_qkv: Some(0.6), ..OLMO2.variant }, ..OLMO2 },
         Shape { variant: Variant { weightless_norms: true, ..HUNYUAN.variant }, ..HUNYUAN },
         GPT2,
         UNTIED_GPT2,
