@@ -14,7 +14,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use gristmill::device::Job;
 use gristmill::element::Element::{Bf16, F16, F32, Int8, Nf4, U32};
 use gristmill::ops::attention::{Attention, AttentionTensors, Sinks, attention, attention_backward};
-use gristmill::ops::causal_conv::CausalConv;
+use gristmill::ops::causal_conv::{CausalConv, ConvForm};
 use gristmill::ops::clip;
 use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gated_delta_rule::{
@@ -110,8 +110,8 @@ fn products(c: &mut Criterion) {
 fn elementwise(c: &mut Criterion) {
     let gpu = gpu();
     let bytes = |tensors: f64, cols: u32| Work::Bytes(4.0 * tensors * N as f64 * cols as f64);
-    for (name, has_silu) in [("causal_conv", false), ("causal_conv with SiLU", true)] {
-        let conv = CausalConv { tokens: N, documents: None, has_silu };
+    for (name, form) in [("causal_conv", ConvForm::Plain), ("causal_conv with SiLU", ConvForm::Silu)] {
+        let conv = CausalConv { tokens: N, documents: None, form };
         row(c, &gpu, name, |row| {
             let ([x, y], w) = ([0; 2].map(|_| row.tensor(N, D, F32)), row.tensor(4, D, F32));
             causal_conv::causal_conv(&mut row.rec, x, w, y, &conv);
@@ -120,12 +120,26 @@ fn elementwise(c: &mut Criterion) {
         row(c, &gpu, &format!("{name} backward"), |row| {
             let ([x, dy, dx], w) = ([0; 3].map(|_| row.tensor(N, D, F32)), row.tensor(4, D, F32));
             let dw = row.tensor(1, 4 * D, F32);
-            causal_conv::causal_conv_slopes(&mut row.rec, x, w, dy, &conv);
+            causal_conv::causal_conv_slopes(&mut row.rec, x, w, dy, None, &conv);
             causal_conv::causal_conv_backward_weight(&mut row.rec, x, w, dy, dw, &conv);
             causal_conv::causal_conv_backward(&mut row.rec, w, dy, dx, false, &conv);
-            bytes(if has_silu { 7.0 } else { 4.0 }, D)
+            bytes(if form == ConvForm::Silu { 7.0 } else { 4.0 }, D)
         });
     }
+    let conv = CausalConv { tokens: N, documents: None, form: ConvForm::Gated };
+    row(c, &gpu, "causal_conv with gates", |row| {
+        let (x, y, w) = (row.tensor(N, 3 * D, F32), row.tensor(N, D, F32), row.tensor(3, D, F32));
+        causal_conv::causal_conv(&mut row.rec, x, w, y, &conv);
+        bytes(4.0, D)
+    });
+    row(c, &gpu, "causal_conv with gates backward", |row| {
+        let ([x, dx], dy) = ([0; 2].map(|_| row.tensor(N, 3 * D, F32)), row.tensor(N, D, F32));
+        let (w, dw) = (row.tensor(3, D, F32), row.tensor(1, 3 * D, F32));
+        causal_conv::causal_conv_slopes(&mut row.rec, x, w, dy, Some(dx), &conv);
+        causal_conv::causal_conv_backward_weight(&mut row.rec, x, w, dy, dw, &conv);
+        causal_conv::gated_conv_backward(&mut row.rec, x, w, dy, dx, &conv);
+        bytes(14.0, D)
+    });
     row(c, &gpu, "rms_norm", |row| {
         let (x, w, y, rstd) =
             (row.tensor(N, D, F32), row.tensor(1, D, F32), row.tensor(N, D, F32), row.tensor(1, N, F32));
@@ -481,6 +495,17 @@ fn compositions(c: &mut Criterion) {
             let (gate_up, y) = (row.tensor(N, 2 * F, F32), row.tensor(N, F, F32));
             swiglu(&mut row.rec, gate_up, y);
             bytes(3.0, F)
+        });
+    }
+    let checked = |rec: &mut _, x, w, y| {
+        let conv = CausalConv { tokens: N, documents: None, form: ConvForm::Gated };
+        causal_conv::causal_conv(rec, x, w, y, &conv);
+    };
+    for (name, conv) in [("checked", checked as fn(&mut _, _, _, _)), ("composed", unfused::gated_conv)] {
+        row(c, &gpu, &format!("causal_conv with gates, {name}"), |row| {
+            let (x, y, w) = (row.tensor(N, 3 * D, F32), row.tensor(N, D, F32), row.tensor(3, D, F32));
+            conv(&mut row.rec, x, w, y);
+            bytes(4.0, D)
         });
     }
     for tokens in [128, 1024] {

@@ -1,10 +1,11 @@
 // Causal convolution of each channel by itself:   y[t] = f(z[t]),   z[t] = Σ_j w[j] · x[t - W + 1 + j]
 //                                                                                x, y, dy, dx (N, C); w (W, C)
 // f is the identity or, with `silu`, silu. A sum takes the tokens of a sequence or, with `segmented`, of a document.
+// With `gated`, x and dx are [b | c | v] (N, 3 C): sums take b · v in place of x, and y = c · z.
 //
 //   causal_conv                   writes y
-//   causal_conv_slopes            with `silu`: dz = dy · silu'(z), in place of dy; z is computed again
-//   causal_conv_backward          dx[t] = Σ_j w[j] · dz[t + W - 1 - j]
+//   causal_conv_slopes            dz = dy · silu'(z) or c · dy, in place of dy, and dc = dy · z; z is computed again
+//   causal_conv_backward          dx[t] = Σ_j w[j] · dz[t + W - 1 - j]; with `gated` db and dv, v and b times that
 //   causal_conv_backward_weight   dw[j] = Σ_t dz[t] · x[t - W + 1 + j], for each block of ROWS tokens in one row of
 //                                 partials (ceil(N / ROWS), W · C) f32, which column_sum reduces
 //   causal_conv_state             the last W - 1 tokens of each of B sequences of which row last_rows[b] is the last:
@@ -13,7 +14,7 @@
 //
 // An invocation computes 4 channels of a token, in the weight pass of a block of tokens; neighbours load the same tokens
 // again, from the cache. Numerics: sums in f32 in a fixed order.
-// Source: the short convolution of linear attention, Dao and Gu, "Transformers are SSMs", 2024.
+// Source: the short convolution of linear attention, Dao and Gu, "Transformers are SSMs", 2024; gates as in LFM2.
 
 import package::lib::element::{Packed, load4, store4};
 import package::lib::grid::linear_index;
@@ -41,10 +42,12 @@ struct Params {
 @if(segmented) @group(0) @binding(4) var<storage, read> starts: array<u32>; // (N)
 
 @group(0) @binding(3) var<storage, read_write> gradient: array<Packed>; // (N, C): dy, then dz
+@if(gated) @group(0) @binding(5) var<storage, read_write> dc: array<Packed>; // (N, C), a range of dx
 
 @group(0) @binding(1) var<storage, read> dz: array<Packed>; // (N, C)
 @group(0) @binding(3) var<storage, read_write> dx: array<Packed>; // (N, C)
 @if(segmented) @group(0) @binding(4) var<storage, read> ends: array<u32>; // (N)
+@if(gated) @group(0) @binding(5) var<storage, read> parts: array<Packed>; // (N, 3 C): x, beside dz
 
 @group(0) @binding(2) var<storage, read> gradients: array<Packed>; // (N, C): dz
 @group(0) @binding(3) var<storage, read_write> partials: array<vec4<f32>>; // (N / ROWS, W · C)
@@ -71,11 +74,25 @@ fn before(row: u32) -> u32 {
     return min(row % params.tokens - start, WIDTH - 1u);
 }
 
+// b · v.
+@if(gated)
+fn gated_at(row: u32, column4: u32) -> vec4<f32> {
+    let at = params.x_offset + row * params.x_stride + column4;
+    return load4(x[at]) * load4(x[at + 2u * params.cols4]);
+}
+
+// c.
+@if(gated)
+fn gate_at(place: Place) -> vec4<f32> {
+    return load4(x[params.x_offset + place.row * params.x_stride + params.cols4 + place.column4]);
+}
+
 fn sum_at(place: Place) -> vec4<f32> {
     var sum = vec4<f32>(0.0);
     let count = before(place.row);
     for (var back = 0u; back <= count; back++) {
-        let value = load4(x[params.x_offset + (place.row - back) * params.x_stride + place.column4]);
+        @if(!gated) let value = load4(x[params.x_offset + (place.row - back) * params.x_stride + place.column4]);
+        @if(gated) let value = gated_at(place.row - back, place.column4);
         sum += load4(w[(WIDTH - 1u - back) * params.cols4 + place.column4]) * value;
     }
     return sum;
@@ -88,12 +105,13 @@ fn causal_conv(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invoc
         return;
     }
     let z = sum_at(place);
-    @if(!silu) let value = z;
+    @if(!silu && !gated) let value = z;
     @if(silu) let value = silu(z);
+    @if(gated) let value = gate_at(place) * z;
     y[place.row * params.cols4 + place.column4] = store4(value);
 }
 
-@if(silu)
+@if(silu || gated)
 @compute @workgroup_size(LANES)
 fn causal_conv_slopes(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let place = place_of(workgroup, lane);
@@ -101,7 +119,12 @@ fn causal_conv_slopes(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(loca
         return;
     }
     let at = place.row * params.cols4 + place.column4;
-    gradient[at] = store4(swiglu_slopes(sum_at(place), vec4<f32>(1.0), load4(gradient[at])).gate);
+    @if(silu) gradient[at] = store4(swiglu_slopes(sum_at(place), vec4<f32>(1.0), load4(gradient[at])).gate);
+    @if(gated) {
+        let slope = load4(gradient[at]);
+        dc[params.dx_offset + place.row * params.dx_stride + place.column4] = store4(slope * sum_at(place));
+        gradient[at] = store4(slope * gate_at(place));
+    }
 }
 
 @compute @workgroup_size(LANES)
@@ -120,7 +143,12 @@ fn causal_conv_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(lo
         let slope = load4(dz[(place.row + ahead) * params.cols4 + place.column4]);
         sum += load4(w[(WIDTH - 1u - ahead) * params.cols4 + place.column4]) * slope;
     }
-    dx[to] = store4(sum);
+    @if(!gated) dx[to] = store4(sum);
+    @if(gated) {
+        let part = params.x_offset + place.row * params.x_stride + place.column4;
+        dx[to] = store4(sum * load4(parts[part + 2u * params.cols4]));
+        dx[to + 2u * params.cols4] = store4(sum * load4(parts[part]));
+    }
 }
 
 @compute @workgroup_size(LANES)
@@ -135,7 +163,8 @@ fn causal_conv_backward_weight(
         let count = before(row);
         for (var back = 0u; back < WIDTH; back++) {
             let source = row - min(back, count);
-            let value = load4(x[params.x_offset + source * params.x_stride + own.column4]);
+            @if(!gated) let value = load4(x[params.x_offset + source * params.x_stride + own.column4]);
+            @if(gated) let value = gated_at(source, own.column4);
             sums[back] += select(vec4<f32>(0.0), slope * value, back <= count);
         }
     }
@@ -156,7 +185,8 @@ fn causal_conv_state(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local
     let last = last_rows[params.last_offset + place.row / KEPT];
     let back = KEPT - 1u - place.row % KEPT;
     let before = last % params.tokens;
-    let value = load4(x[params.x_offset + (last - min(back, before)) * params.x_stride + place.column4]);
+    @if(!gated) let value = load4(x[params.x_offset + (last - min(back, before)) * params.x_stride + place.column4]);
+    @if(gated) let value = gated_at(last - min(back, before), place.column4);
     state[place.row * params.cols4 + place.column4] = store4(select(vec4<f32>(0.0), value, back <= before));
 }
 
@@ -167,7 +197,8 @@ fn causal_conv_step(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_
         return;
     }
     // From the newest token to the oldest, each moves to the place of the one before it.
-    var token = x[params.x_offset + place.row * params.x_stride + place.column4];
+    @if(!gated) var token = x[params.x_offset + place.row * params.x_stride + place.column4];
+    @if(gated) var token = store4(gated_at(place.row, place.column4));
     var sum = load4(w[KEPT * params.cols4 + place.column4]) * load4(token);
     for (var back = 1u; back <= KEPT; back++) {
         let at = (place.row * KEPT + KEPT - back) * params.cols4 + place.column4;
@@ -176,7 +207,8 @@ fn causal_conv_step(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_
         token = older;
         sum += load4(w[(KEPT - back) * params.cols4 + place.column4]) * load4(older);
     }
-    @if(!silu) let value = sum;
+    @if(!silu && !gated) let value = sum;
     @if(silu) let value = silu(sum);
+    @if(gated) let value = gate_at(place) * sum;
     y[place.row * params.cols4 + place.column4] = store4(value);
 }

@@ -11,6 +11,7 @@ use gristmill::element::{Element, stride_of};
 use gristmill::kernels::{Condition, Kernel, Sources, Tier};
 use gristmill::ops::add::add;
 use gristmill::ops::attention::Attention;
+use gristmill::ops::causal_conv::{CausalConv, ConvForm, causal_conv};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::record::{Recorder, Tensor, fold_grid};
@@ -46,6 +47,17 @@ pub fn swiglu(rec: &mut Recorder, gate_up: Tensor, out: Tensor) {
     let activated = rec.tensor("silu", out.rows, out.cols, out.element);
     elementwise(rec, "silu", gate, None, activated, 0);
     elementwise(rec, "multiply", up, Some(activated), out, 0);
+}
+
+/// y (N, C) of a convolution `w` (W, C) between gates, x = [b | c | v] (N, 3 C): b · v, its sums, and c times these.
+#[track_caller]
+pub fn gated_conv(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor) {
+    let [b, c, v] = [0, 1, 2].map(|part| x.columns(part * y.cols, y.cols));
+    let [input, sums] = [0; 2].map(|_| rec.tensor("sums", y.rows, y.cols, y.element));
+    elementwise(rec, "multiply", v, Some(b), input, 0);
+    let conv = CausalConv { tokens: y.rows, documents: None, form: ConvForm::Plain };
+    causal_conv(rec, input, w, sums, &conv);
+    elementwise(rec, "multiply", c, Some(sums), y, 0);
 }
 
 /// out (N, heads · head_dim) = x · cos + rotate_half(x) · sin: four passes, with `cos` and `sin` (T, head_dim) of every

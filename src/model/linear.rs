@@ -10,6 +10,7 @@ use super::config::LinearAttention;
 use super::context::{DropoutSite, ForwardContext, LinearCache, Mode};
 use super::gpt::Normed;
 use super::parameters::LinearMixer;
+use crate::ops::causal_conv::ConvForm;
 use crate::tape::{Parameter, Tape, Var};
 
 impl LinearMixer<Parameter> {
@@ -49,7 +50,9 @@ impl LinearMixer<Parameter> {
         let (mut last_rows, mut state) = (None, None);
         if let Mode::Prefill { caches, last_rows: last } = ctx.mode {
             let LinearCache { conv, rule } = caches[layer].linear();
-            tape.scope("cache", |tape| tape.fill_conv_state(u, last, conv, sizes.conv_width as u32));
+            tape.scope("cache", |tape| {
+                tape.fill_conv_state(u, last, conv, sizes.conv_width as u32, ConvForm::Silu);
+            });
             (last_rows, state) = (Some(last), Some(rule));
         }
         let conv = LinearAttention::conv(tokens, documents);
@@ -68,7 +71,7 @@ impl LinearMixer<Parameter> {
         u: Var,
         ba: Var,
     ) -> Var {
-        let qkv = tape.scope("conv", |tape| tape.causal_conv_step(u, &self.conv, conv, true)); // (B, C)
+        let qkv = tape.scope("conv", |tape| tape.causal_conv_step(u, &self.conv, conv, ConvForm::Silu)); // (B, C)
         let gates = tape.scope("gates", |tape| tape.delta_gates(ba, &self.a_log, &self.dt_bias, None));
         let shape = sizes.rule(1, None);
         tape.scope("delta_rule", |tape| tape.gated_delta_rule_step(qkv, gates, rule, shape))

@@ -1,9 +1,9 @@
 //! Linear attention on the tape: the short convolution, the gates, the gated delta rule, and the norm and gates after
-//! it.
+//! it. The convolution with gates of its own is all that layers of LFM2 without attention have.
 
 use super::{Parameter, Tape, Var};
 use crate::element::Element;
-use crate::ops::causal_conv::{self, CausalConv};
+use crate::ops::causal_conv::{self, CausalConv, ConvForm};
 use crate::ops::delta_gates::{self, GateInputs};
 use crate::ops::gated_delta_rule::{self, DeltaInputs, GatedDeltaRule};
 use crate::ops::gated_norm::{self, GatedNorm};
@@ -14,48 +14,60 @@ use crate::record::{Recorder, Tensor};
 const UNIT_EPSILON: f32 = 1e-6;
 
 impl<'p> Tape<'_, 'p> {
-    /// The causal convolution of x (N, C) with `weight` (W, C): (N, C).
+    /// The causal convolution of x (N, C), or (N, 3 C) with gates, with `weight` (W, C): (N, C).
     #[track_caller]
     pub fn causal_conv(&mut self, x: Var, weight: &'p Parameter, conv: CausalConv) -> Var {
         let Tensor { rows, cols, element, .. } = x.tensor;
-        let y = self.rec.tensor("y", rows, cols, element);
         let w = weight.weight();
+        let y = self.rec.tensor("y", rows, w.cols, element);
         causal_conv::causal_conv(self.rec, x.tensor, w, y, &conv);
         let saved_x = self.save(x);
         self.result(y, &[x], weight.trains(), move |tape, dy| {
             let saved_x = tape.saved(saved_x);
-            causal_conv::causal_conv_slopes(tape.rec, saved_x, w, dy, &conv); // in place
+            // The gradients of gates come together, even if only some are needed.
+            let is_gated = conv.form == ConvForm::Gated;
+            let dx = is_gated.then(|| tape.rec.tensor("gradient", rows, cols, element));
+            causal_conv::causal_conv_slopes(tape.rec, saved_x, w, dy, dx, &conv); // in place
             if let Some(dw) = weight.gradient() {
                 let flat = Tensor { rows: 1, cols: w.rows * w.cols, stride: w.rows * w.cols, ..dw };
                 causal_conv::causal_conv_backward_weight(tape.rec, saved_x, w, dy, flat, &conv);
             }
-            if let Some(target) = tape.target(x) {
-                causal_conv::causal_conv_backward(tape.rec, w, dy, target.tensor, target.accumulate, &conv);
+            match dx {
+                Some(dx) => {
+                    causal_conv::gated_conv_backward(tape.rec, saved_x, w, dy, dx, &conv);
+                    tape.give(x, dx);
+                }
+                None => {
+                    let Some(target) = tape.target(x) else { return };
+                    let (dx, accumulate) = (target.tensor, target.accumulate);
+                    causal_conv::causal_conv_backward(tape.rec, w, dy, dx, accumulate, &conv);
+                }
             }
         })
     }
 
     /// Writes the state of a convolution `width` tokens wide after row `last_rows` (1, B) of each of B sequences x (N,
-    /// C).
+    /// C), or (N, 3 C) with gates.
     ///
     /// # Panics
     /// On a tape for training: a state has no backward.
     #[track_caller]
-    pub fn fill_conv_state(&mut self, x: Var, last_rows: Tensor, state: Tensor, width: u32) {
+    pub fn fill_conv_state(&mut self, x: Var, last_rows: Tensor, state: Tensor, width: u32, form: ConvForm) {
         assert!(!self.is_recording, "a state has no backward: use Tape::forward_only");
-        causal_conv::causal_conv_state(self.rec, x.tensor, last_rows, state, width);
+        causal_conv::causal_conv_state(self.rec, x.tensor, last_rows, state, width, form);
     }
 
-    /// The causal convolution of one more token x (B, C) of each of B sequences after those in `state`: (B, C).
+    /// The causal convolution of one more token x (B, C), or (B, 3 C) with gates, of each of B sequences after those in
+    /// `state`: (B, C).
     ///
     /// # Panics
     /// On a tape for training, as [`fill_conv_state`](Self::fill_conv_state).
     #[track_caller]
-    pub fn causal_conv_step(&mut self, x: Var, weight: &'p Parameter, state: Tensor, has_silu: bool) -> Var {
+    pub fn causal_conv_step(&mut self, x: Var, weight: &'p Parameter, state: Tensor, form: ConvForm) -> Var {
         assert!(!self.is_recording, "a state has no backward: use Tape::forward_only");
-        let Tensor { rows, cols, element, .. } = x.tensor;
-        let y = self.rec.tensor("y", rows, cols, element);
-        causal_conv::causal_conv_step(self.rec, x.tensor, weight.weight(), state, y, has_silu);
+        let (Tensor { rows, element, .. }, w) = (x.tensor, weight.weight());
+        let y = self.rec.tensor("y", rows, w.cols, element);
+        causal_conv::causal_conv_step(self.rec, x.tensor, w, state, y, form);
         self.result(y, &[x], false, |_, _| {})
     }
 

@@ -8,7 +8,7 @@ use ::reference::rms_norm::{rms_norm, rms_norm_backward};
 use ::reference::swiglu::{swiglu, swiglu_backward};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::attention::DocumentBounds;
-use gristmill::ops::causal_conv::CausalConv;
+use gristmill::ops::causal_conv::{CausalConv, ConvForm};
 use gristmill::ops::gated_delta_rule::{GatedDeltaRule, gate_cols};
 use gristmill::ops::gated_norm::{GatedNorm, gated_norm, gated_norm_backward, gated_norm_backward_weight};
 use gristmill::ops::sigmoid_gate::{sigmoid_gate, sigmoid_gate_backward};
@@ -197,7 +197,7 @@ fn linear_attention_on_the_tape() {
         let ends: Vec<u32> = (0..N).map(|row| if row % TOKENS < 3 { 3 } else { TOKENS }).collect();
         let documents = Some(DocumentBounds { starts: case.integers(&starts), ends: case.integers(&ends) });
         let (dy, dx0) = (case.input(N, values, F32), case.input_of(&numbers, N, cols, F32));
-        let conv = CausalConv { tokens: TOKENS, documents, has_silu: true };
+        let conv = CausalConv { tokens: TOKENS, documents, form: ConvForm::Silu };
         let rule = GatedDeltaRule {
             tokens: TOKENS,
             heads: HEADS,

@@ -56,6 +56,7 @@ const SOME_OF_EVERY_FAMILY: &[&[FirstCases]] = &[
     &[
         (causal_conv::causal_conv_and_its_backward, 15),
         (causal_conv::decoding_continues_a_prompt, 3),
+        (causal_conv::gates_and_their_backward, 2),
         (delta_gates::gates_and_their_backward, 6),
         (delta_gates::gates_after_the_last_token_are_zero, 1),
         (delta_gates::unit_heads_and_their_backward, 2),

@@ -9,6 +9,7 @@ use gristmill::device::{Gpu, Job};
 use gristmill::element::Element::F32;
 use gristmill::kernels::Tier;
 use gristmill::ops::attention::{Attention, AttentionTensors, attention};
+use gristmill::ops::causal_conv::{CausalConv, ConvForm, causal_conv};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::permute::{self, CombineSaved, DropOrder, PlacementConfig, RowAllocation, Slots};
 use gristmill::ops::rope::{Rope, cos_sin_table, rope};
@@ -67,6 +68,19 @@ fn swiglu_in_two_passes() {
         let sides = [0; 2].map(|_| inputs.output(rows, width));
         swiglu(&mut inputs.job.rec, gate_up, sides[0], Gate::Silu);
         baselines::swiglu(&mut inputs.job.rec, gate_up, sides[1]);
+        vec![sides]
+    });
+}
+
+#[test]
+fn gated_convolution_in_three_passes() {
+    agree("gated convolution", 3, |inputs| {
+        let (tokens, width) = (9, 68);
+        let (x, w) = (inputs.normal(tokens, 3 * width), inputs.normal(3, width));
+        let sides = [0; 2].map(|_| inputs.output(tokens, width));
+        let conv = CausalConv { tokens, documents: None, form: ConvForm::Gated };
+        causal_conv(&mut inputs.job.rec, x, w, sides[0], &conv);
+        baselines::gated_conv(&mut inputs.job.rec, x, w, sides[1]);
         vec![sides]
     });
 }

@@ -4,7 +4,7 @@ use gristmill::element::Element::{self, F32, U32};
 use gristmill::kernels::Capabilities;
 use gristmill::ops::attention::DocumentBounds;
 use gristmill::ops::balance::{Balance, BalanceGradient, balance};
-use gristmill::ops::causal_conv::{self, CausalConv};
+use gristmill::ops::causal_conv::{self, CausalConv, ConvForm};
 use gristmill::ops::clip;
 use gristmill::ops::column_sum::{column_sum, grouped_column_sum};
 use gristmill::ops::delta_gates::{
@@ -100,15 +100,26 @@ pub fn convolutions(capabilities: Capabilities) -> Vec<Dispatch> {
         let [x, y, dx] = [0; 3].map(|_| rec.tensor("x", 6, 12, element));
         let (w, dw) = (rec.tensor("w", 4, 12, element), rec.tensor("dw", 1, 48, F32));
         let (state, last_rows) = (rec.tensor("state", 18, 12, element), rec.tensor("integers", 1, 2, U32));
-        for (documents, has_silu) in [(None, false), (Some(DocumentBounds { starts, ends }), true)] {
-            let conv = CausalConv { tokens: 3, documents, has_silu };
+        let bounds = Some(DocumentBounds { starts, ends });
+        for (documents, form) in [(None, ConvForm::Plain), (bounds, ConvForm::Silu)] {
+            let conv = CausalConv { tokens: 3, documents, form };
             causal_conv::causal_conv(&mut rec, x, w, y, &conv);
-            causal_conv::causal_conv_slopes(&mut rec, x, w, y, &conv);
-            causal_conv::causal_conv_backward(&mut rec, w, y, dx, has_silu, &conv);
+            causal_conv::causal_conv_slopes(&mut rec, x, w, y, None, &conv);
+            causal_conv::causal_conv_backward(&mut rec, w, y, dx, form == ConvForm::Silu, &conv);
             causal_conv::causal_conv_backward_weight(&mut rec, x, w, y, dw, &conv);
-            causal_conv::causal_conv_step(&mut rec, x, w, state, y, has_silu);
+            causal_conv::causal_conv_step(&mut rec, x, w, state, y, form);
         }
-        causal_conv::causal_conv_state(&mut rec, x, last_rows, state.rows(0, 6), 4);
+        causal_conv::causal_conv_state(&mut rec, x, last_rows, state.rows(0, 6), 4, ConvForm::Plain);
+        let [x, dx] = [0; 2].map(|_| rec.tensor("x", 6, 36, element));
+        for documents in [None, bounds] {
+            let conv = CausalConv { tokens: 3, documents, form: ConvForm::Gated };
+            causal_conv::causal_conv(&mut rec, x, w, y, &conv);
+            causal_conv::causal_conv_slopes(&mut rec, x, w, y, Some(dx), &conv);
+            causal_conv::gated_conv_backward(&mut rec, x, w, y, dx, &conv);
+            causal_conv::causal_conv_backward_weight(&mut rec, x, w, y, dw, &conv);
+        }
+        causal_conv::causal_conv_step(&mut rec, x, w, state, y, ConvForm::Gated);
+        causal_conv::causal_conv_state(&mut rec, x, last_rows, state.rows(0, 6), 4, ConvForm::Gated);
     }
     rec.finish().dispatches
 }

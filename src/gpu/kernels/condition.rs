@@ -66,7 +66,7 @@ conditions! {
     Fast = "fast",
     /// A pass over tokens also writes the state after the last one.
     FinalState = "final_state",
-    /// A product's result is the activated gate times up.
+    /// A product's result is the activated gate times up; a convolution has gates before and after it.
     Gated = "gated",
     /// A product also writes GELU of its result.
     Gelu = "gelu",

@@ -2,7 +2,7 @@
 //! Qwen3-Next and Qwen3.5.
 
 use crate::ops::attention::DocumentBounds;
-use crate::ops::causal_conv::CausalConv;
+use crate::ops::causal_conv::{CausalConv, ConvForm};
 use crate::ops::gated_delta_rule::{GatedDeltaRule, gate_cols};
 
 /// The sizes of a layer's linear attention:
@@ -56,7 +56,7 @@ impl LinearAttention {
 
     /// The convolution of sequences of `tokens` tokens.
     pub(crate) fn conv(tokens: usize, documents: Option<DocumentBounds>) -> CausalConv {
-        CausalConv { tokens: tokens as u32, documents, has_silu: true }
+        CausalConv { tokens: tokens as u32, documents, form: ConvForm::Silu }
     }
 
     /// The rule over sequences of `tokens` tokens.
