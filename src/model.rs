@@ -9,6 +9,7 @@ mod batch;
 mod buffers;
 pub mod config;
 mod context;
+mod convolution;
 pub mod count;
 mod expert_state;
 pub mod gpt;

@@ -6,7 +6,7 @@
 
 mod architecture;
 
-use super::config_json::classes::{self, Class, FULL, LINEAR, SLIDING};
+use super::config_json::classes::{self, CONVOLUTION, Class, FULL, LINEAR, SLIDING};
 use super::config_json::{ACTIVATIONS, Windows, facts, has_wide_readers};
 use crate::model::config::{
     Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig, ParallelResidual, Values,
@@ -188,6 +188,13 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             let mut own = entries(own_keys(name, model));
             own.remove("hidden_act"); // which says the activation of the convolution, too
             own.insert("layer_types".into(), layers.iter().map(|layer| linear(layer)).collect());
+            own.into()
+        }
+        "lfm2" => {
+            let kind = |layer: &LayerConfig| if layer.convolution.is_some() { CONVOLUTION } else { FULL };
+            let mut own = entries(own_keys(name, model));
+            own.insert("layer_types".into(), layers.iter().map(|layer| kind(layer)).collect());
+            own.insert("block_auto_adjust_ff_dim".into(), false.into()); // the width is the layer's own
             own.into()
         }
         "falcon" => falcon_keys(model),

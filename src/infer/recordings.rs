@@ -100,6 +100,7 @@ impl GenerateRecordings {
         let element = config.compute.bytes();
         let experts = experts.map_or(0, |[rows, cols]| element * rows * cols);
         let cache_of = |layer: usize| match config.layer(layer).linear {
+            None if config.layer(layer).convolution.is_some() => 0, // few rows of an activation
             None => (element * cached).saturating_mul(u64::from(config.decode(layer).cache_cols())),
             Some(linear) => {
                 let state = (4 * sequences as u64).saturating_mul(linear.values() as u64);
@@ -175,7 +176,7 @@ impl GenerateRecordings {
             rec.try_finish()?
         };
         let programs = GeneratePrograms { prefills, step, draw };
-        let has_states = config.has_linear_attention();
+        let has_states = config.has_linear_attention() || config.has_convolutions();
         Ok(Self {
             sequences,
             window,
@@ -193,6 +194,11 @@ impl GenerateRecordings {
 /// What generation keeps of `sequences` sequences in layer number `layer`.
 fn cache(persistents: &mut Persistents, config: &ModelConfig, sequences: u32, layer: usize) -> Cache {
     let label = format!("cache of layer {layer}");
+    if let Some(width) = config.layer(layer).convolution {
+        let kept = sequences * kept_tokens(width as u32);
+        let (cols, compute) = (config.hidden_size as u32, config.compute);
+        return Cache::Convolved(persistents.tensor(label, kept, cols, compute));
+    }
     match config.layer(layer).linear {
         None => {
             let rows = sequences * config.seq_length as u32;

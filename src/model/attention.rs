@@ -25,6 +25,7 @@ impl TokenMixer<Parameter> {
         match self {
             Self::Softmax(attention) => &attention.wqkv,
             Self::Linear(linear) => &linear.w_in,
+            Self::Convolution(convolution) => &convolution.w_in,
         }
     }
 
@@ -38,9 +39,11 @@ impl TokenMixer<Parameter> {
         x: Option<Var>, // (N, D)
         shared: &mut Shared<'p>,
     ) -> Var {
-        match (self, &ctx.config.layer(layer).linear) {
-            (Self::Linear(linear), Some(sizes)) => linear.forward(tape, ctx, layer, sizes, h, x),
-            (Self::Softmax(attention), None) => attention.forward(tape, ctx, layer, h, x, shared),
+        let own = ctx.config.layer(layer);
+        match (self, &own.linear, own.convolution) {
+            (Self::Linear(linear), Some(sizes), None) => linear.forward(tape, ctx, layer, sizes, h, x),
+            (Self::Convolution(conv), None, Some(_)) => conv.forward(tape, ctx, layer, h, x),
+            (Self::Softmax(attention), None, None) => attention.forward(tape, ctx, layer, h, x, shared),
             _ => panic!("the parameters of layer {layer} are not those of its attention"),
         }
     }

@@ -216,6 +216,7 @@ impl ModelConfig {
                 query_scaling: None,
                 has_query_table: false,
                 linear: None,
+                convolution: None,
             },
             other_layers: Vec::new(),
             factors: Factors::default(),
@@ -316,6 +317,9 @@ impl ModelConfig {
     pub(crate) fn projected_cols(&self, layer: &LayerConfig) -> usize {
         if let Some(linear) = layer.linear {
             return linear.parts().iter().sum::<u32>() as usize;
+        }
+        if layer.convolution.is_some() {
+            return 3 * self.hidden_size;
         }
         let layout = self.head_layout(layer);
         let gates = if self.attention_gate { layout.q_cols() } else { 0 };
@@ -423,6 +427,8 @@ pub enum Family {
     GptOss,
     /// Qwen3-Next (Alibaba, 2025): Llama's names, and linear attention whose tensors hold key heads one by one.
     Qwen3Next,
+    /// LFM2 (Liquid AI, 2025): gated short convolutions in most layers.
+    Lfm2,
 }
 
 impl Family {

@@ -63,6 +63,8 @@ pub enum Cache {
     Keys(Tensor),
     /// The states of linear attention.
     States(LinearCache),
+    /// (B·(W - 1), D): the last rows that a gated convolution saw.
+    Convolved(Tensor),
 }
 
 /// The states of linear attention after the tokens of B sequences.
@@ -85,6 +87,12 @@ impl Cache {
     pub(super) fn linear(self) -> LinearCache {
         let Self::States(states) = self else { panic!("a layer of linear attention has states") };
         states
+    }
+
+    /// The last rows that a gated convolution saw.
+    pub(super) fn convolved(self) -> Tensor {
+        let Self::Convolved(rows) = self else { panic!("a layer of a convolution has its last rows") };
+        rows
     }
 }
 

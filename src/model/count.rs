@@ -116,6 +116,9 @@ fn attention_flops_per_token(config: &ModelConfig, layer: &LayerConfig) -> f64 {
     if let Some(linear) = layer.linear {
         return linear.rule_flops_per_token();
     }
+    if layer.convolution.is_some() {
+        return 0.0; // its weights count as those of matrices do
+    }
     flops_per_token_of_heads(config, layer.head_dim + config.value_dim(layer), layer.sliding_window)
 }
 

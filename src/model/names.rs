@@ -61,6 +61,13 @@ pub(super) mod linear {
     pub const OUT: &str = "linear_attn.out_proj";
 }
 
+/// Gated short convolutions, as in LFM2.
+pub(super) mod convolution {
+    pub const IN: &str = "conv.in_proj";
+    pub const CONV: &str = "conv.conv";
+    pub const OUT: &str = "conv.out_proj";
+}
+
 /// The name in files of the bias (E) that layer `layer` of the model of `config` adds to the scores to choose experts.
 pub fn selection_bias(config: &ModelConfig, layer: usize) -> String {
     SelectionBias::of(config).name(layer)
@@ -250,6 +257,7 @@ impl Names {
             Family::Phi => &PHI,
             Family::Mpt => &MPT,
             Family::NanoChat => &NANO_CHAT,
+            Family::Lfm2 => &LFM2,
             Family::Gpt2 => &GPT2,
             Family::Bloom | Family::Falcon => &BLOOM,
             Family::Baichuan => &BAICHUAN,
@@ -365,6 +373,18 @@ const MPT: Names = Names {
 };
 
 const NANO_CHAT: Names = Names { gate_up: &["mlp.fc1"], w_down: "mlp.fc2", ..LLAMA };
+
+const LFM2: Names = Names {
+    norm: "model.embedding_norm",
+    attention_norm: "operator_norm",
+    q_norm: "self_attn.q_layernorm",
+    k_norm: "self_attn.k_layernorm",
+    wo: "self_attn.out_proj",
+    ffn_norm: "ffn_norm",
+    gate_up: &["feed_forward.w1", "feed_forward.w3"],
+    w_down: "feed_forward.w2",
+    ..LLAMA
+};
 
 const GPT2: Names = Names {
     embedding: "transformer.wte",

@@ -7,6 +7,7 @@
 //!
 //! Arenas, and the random streams of initial weights, use the same order.
 
+mod convolution;
 mod feed_forward;
 mod latent;
 mod linear;
@@ -19,6 +20,7 @@ mod spec;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use convolution::GatedConvolution;
 pub use feed_forward::{
     DenseBesideExperts, DenseFeedForward, Experts, FeedForward, Mixture, Shared, XieluNumbers,
 };
@@ -79,13 +81,15 @@ pub struct Block<P> {
     pub scalar: Option<P>,
 }
 
-/// Attention by softmax, or linear attention.
+/// Attention by softmax, linear attention, or a convolution.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TokenMixer<P> {
     /// The softmax of scores weighs all tokens that a token sees.
     Softmax(SelfAttention<P>),
     /// A state holds what earlier tokens wrote.
     Linear(LinearMixer<P>),
+    /// A sum over the last tokens, between gates.
+    Convolution(GatedConvolution<P>),
 }
 
 /// Attention of H query heads and G key-value heads of C dimensions.
@@ -236,9 +240,10 @@ impl<P> Block<P> {
                 ["attention_norm", "attention_norm_bias"],
                 names.attention_norm,
             ),
-            attention: match &layer.layer_config().linear {
-                Some(sizes) => TokenMixer::Linear(LinearMixer::declare(layer, sizes)),
-                None => TokenMixer::Softmax(SelfAttention::declare(layer, queries)),
+            attention: match (&layer.layer_config().linear, layer.layer_config().convolution) {
+                (Some(sizes), _) => TokenMixer::Linear(LinearMixer::declare(layer, sizes)),
+                (_, Some(width)) => TokenMixer::Convolution(GatedConvolution::declare(layer, width)),
+                (None, None) => TokenMixer::Softmax(SelfAttention::declare(layer, queries)),
             },
             post_attention_norm: after(layer, "post_attention_norm", names.post_attention_norm),
             ffn_norm: before(layer, has_ffn_norm, ["ffn_norm", "ffn_norm_bias"], names.ffn_norm),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 33] = [
+const FAMILIES: [&str; 34] = [
     "llama",
     "mistral",
     "qwen3",
@@ -39,6 +39,7 @@ const FAMILIES: [&str; 33] = [
     "gemma4_text",
     "gpt_oss",
     "qwen3_next",
+    "lfm2",
     "qwen3_5_text",
     "gptj",
     "nanochat",

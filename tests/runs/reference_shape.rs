@@ -84,6 +84,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 | Family::GptOss
                 | Family::Qwen3Next
                 | Family::Cohere => Naming::Plain,
+                Family::Lfm2 => Naming::Lfm2,
                 Family::Glm => Naming::Glm,
                 Family::Bloom => Naming::Bloom,
                 // The tests give Phi-3's q, k and v Baichuan's name.
@@ -184,6 +185,7 @@ fn reference_layers(model: &ModelConfig) -> BTreeMap<usize, Layer> {
             rope,
             query_scaling: layer.query_scaling.map(growth),
             linear: layer.linear.map(reference_linear),
+            convolution: layer.convolution,
         };
         (number, reference)
     };

@@ -80,6 +80,12 @@ impl Setup {
         Self::new(name, &format!("{heads}, {softmax}, layernorm_zero_centered_gamma: True, {model}"))
     }
 
+    /// An LFM2 of the same width and depth, of whose layers the first has a gated convolution.
+    pub fn of_convolutions(name: &'static str, model: &str) -> Self {
+        let layers = "n_kv_heads: 2, layer_types: [conv, full_attention]";
+        Self::typed("Lfm2Config", name, &format!("{layers}, {model}"))
+    }
+
     /// A model of the type `kind`, of the same width and depth.
     pub fn typed(kind: &'static str, name: &'static str, model: &str) -> Self {
         Self { kind, ..Self::new(name, model) }

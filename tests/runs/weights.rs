@@ -10,21 +10,27 @@ use std::collections::BTreeMap;
 /// Tensors by checkpoint name.
 pub type Weights = BTreeMap<String, Vec<f64>>;
 
-/// The name of a checkpoint's tensor in the reference, which does not know the names of Mixtral, Phi-3, gpt-oss and
-/// experts of Gemma 4.
+/// The name of a checkpoint's tensor in the reference, which does not know the names of Mixtral, Phi-3 and gpt-oss, nor
+/// those of experts of Gemma 4 and LFM2.
 pub fn reference_name(name: &str) -> String {
     let names = [
         ("block_sparse_moe.", "mlp."),
+        ("feed_forward.experts.", "mlp.experts."),
+        ("feed_forward.gate.", "mlp.gate."),
         ("mlp.router.", "mlp.gate."),
         (".router.proj.", ".mlp.gate."),
         (".router.scale", ".mlp.router_norm.weight"),
         (".router.per_expert_scale", ".mlp.expert_scale"),
+        (".qkv_proj.", ".W_pack."),
+    ];
+    let of_experts = [
         (".w1.weight", ".gate_proj.weight"),
         (".w3.weight", ".up_proj.weight"),
         (".w2.weight", ".down_proj.weight"),
-        (".qkv_proj.", ".W_pack."),
     ];
-    names.iter().fold(name.to_string(), |name, (theirs, ours)| name.replace(theirs, ours))
+    let of_experts = of_experts.iter().filter(|_| name.contains(".experts."));
+    let renamed = |name: String, (theirs, ours): &(&str, &str)| name.replace(theirs, ours);
+    names.iter().chain(of_experts).fold(name.to_string(), renamed)
 }
 
 /// The contents of one of the trainer's arenas, under the names of the reference.

@@ -93,7 +93,8 @@ fn by_reference(setup: &Setup, batch: &Batch, seed: f64, isolated: bool) -> (f64
 fn packed_documents_learn_as_if_alone() {
     let data = format!("--train_dataset={{{TEXT}, eod_reset: True}}");
     let linear = Setup::of_linear_attention("linear attention", "");
-    for setup in [Setup::new("rotated", ""), Setup::gpt2("learned", ""), linear] {
+    let convolutions = Setup::of_convolutions("convolutions", "");
+    for setup in [Setup::new("rotated", ""), Setup::gpt2("learned", ""), linear, convolutions] {
         let setup = setup.with(&[&data]);
         let trained = setup.train(1);
         let (plan, data, _) = setup.data();

@@ -162,6 +162,7 @@ fn the_forecast_of_a_large_model_is_the_memory_taken() {
         "--gradient_accumulation_steps=1",
     ];
     assert_forecast("large", &Setup::new("large", "").with(&large));
+    assert_forecast("large LFM2", &Setup::of_convolutions("large LFM2", "").with(&large));
 }
 
 /// Most of it is activations, with and without recomputation.

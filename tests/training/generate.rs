@@ -156,7 +156,20 @@ fn rotated_models_write_as_the_reference() {
 fn linear_attention_writes_as_the_reference() {
     let trained = trained_model(Setup::of_linear_attention("linear attention", ""));
     writes_as_alone_and_as_the_reference(&trained, &Tier::EVERYWHERE);
-    for tier in Tier::EVERYWHERE {
+    goes_on_as_anew(&trained, &Tier::EVERYWHERE);
+}
+
+/// The rows that gated convolutions keep are states, too.
+#[test]
+fn gated_convolutions_write_as_the_reference() {
+    let trained = trained_model(Setup::of_convolutions("convolutions", ""));
+    writes_as_alone_and_as_the_reference(&trained, &Tier::EVERYWHERE);
+    goes_on_as_anew(&trained, in_turn(1, &Tier::EVERYWHERE));
+}
+
+/// Four turns of which one goes on, one forgets its end, and one is the same again.
+fn goes_on_as_anew(trained: &FolderRun, tiers: &[Tier]) {
+    for &tier in tiers {
         let gpu = open_gpu_of(tier);
         let mut kept = trained.load(&gpu, 2);
         let mut prompts = trained.encode(&["the mill", "water"]);

@@ -21,9 +21,9 @@ fn adapters(keys: &str) -> String {
     )
 }
 
-/// Whether a tensor of a file, in names of Llama or Mixtral, is a matrix that `base_dtype` quantises.
+/// Whether a tensor of a file, in names of Llama, Mixtral or LFM2, is a matrix that `base_dtype` quantises.
 fn is_quantised(name: &str) -> bool {
-    name.contains("_proj.") || name.contains(".experts.")
+    ["_proj.", ".experts.", ".feed_forward."].iter().any(|part| name.contains(part))
 }
 
 /// The weights in `file`, quantised to `element` and widened again, in a file beside it.
@@ -79,6 +79,18 @@ fn adapters_on_a_quantised_base_train_as_on_its_dequantised_weights() {
     for (element, tier) in in_turn(0, &[(Nf4, SOFTWARE), (Nf4, PORTABLE), (Int8, SOFTWARE), (Int8, PORTABLE)])
     {
         follows_dequantised(&|keys| Setup::new("dense", &adapters(keys)), *element, tier);
+    }
+}
+
+#[test]
+#[ignore = "long; `adapters_on_a_quantised_base_train_as_on_its_dequantised_weights` has products of every shape"]
+fn gated_convolutions_may_be_quantised() {
+    let adapters = |keys: &str| {
+        let keys = format!("lora_dropout: 0.0, target_modules: 'in_proj|out_proj', {keys}");
+        Setup::of_convolutions("lfm2", &format!("pet_config: {{pet_type: lora, lora_rank: 4, {keys}}}"))
+    };
+    for (element, tier) in [(Nf4, SOFTWARE), (Int8, PORTABLE)] {
+        follows_dequantised(&adapters, element, tier);
     }
 }
 

@@ -94,6 +94,7 @@ fn dense_models_compute_the_same() {
         Setup::new("two norms", &format!("parallel_residual: two_norms, {ungated}, {DROPOUT}"))
     });
     changes_no_bit(2, || Setup::of_linear_attention("linear attention", DROPOUT));
+    changes_no_bit(2, || Setup::of_convolutions("convolutions", DROPOUT));
     let curved = "gated_linear_unit: False, hidden_act: xielu";
     changes_no_bit(2, || {
         let keys = format!("parallel_residual: one_norm, norm_has_weight: False, {curved}, {DROPOUT}");
@@ -171,7 +172,11 @@ fn each_operator_of_a_mixture_computes_the_same() {
 /// GELU is a launch of its own only where either it or its argument is recomputed, not both.
 #[test]
 fn operators_are_launched_under_their_paths() {
-    let setups: [fn() -> Setup; 8] = [
+    let setups: [fn() -> Setup; 9] = [
+        || {
+            let layers = ["--model.model_config.layer_types=[conv]"];
+            Setup::of_convolutions("convolutions", "").with(&layers)
+        },
         || {
             let linear = ["--model.model_config.layer_types=[linear_attention]"];
             Setup::of_linear_attention("linear attention", "").with(&linear)

@@ -91,6 +91,24 @@ fn linear_attention_follows_the_reference() {
     follows_the_reference(&Setup::of_linear_attention("linear attention under Muon", "").with(&muon), 4);
 }
 
+/// A gated convolution before a layer of attention: on each tier and in 16 bits, with adapters, of another width; and
+/// under Muon.
+#[test]
+fn gated_convolutions_follow_the_reference() {
+    follows(&Setup::of_convolutions("convolutions", ""));
+    let portable = ["--context.tier=portable"];
+    follows_the_reference(&Setup::of_convolutions("wide convolutions", "conv_L_cache: 5").with(&portable), 4);
+    let adapters = "pet_config: {pet_type: lora, random_base: True, lora_dropout: 0.0, lora_rank: 3, target_modules: '.*'}";
+    follows_the_reference(&Setup::of_convolutions("adapters of convolutions", adapters), 4);
+    let muon = ["--optimizer={type: Muon, weight_decay: 0.1}"];
+    follows_the_reference(&Setup::of_convolutions("convolutions under Muon", "").with(&muon), 4);
+    for compute in ["float16", "bfloat16"] {
+        let compute = format!("--model.model_config.compute_dtype={compute}");
+        let halves = ["--runner_wrapper.scale_sense=1024", &compute];
+        follows_the_reference(&Setup::of_convolutions("convolutions in 16 bits", "").with(&halves), 4);
+    }
+}
+
 /// Layers that read the keys and values of earlier ones, whose gradient is the sum over them: whole, with adapters, and
 /// on GPUs' kernels.
 #[test]

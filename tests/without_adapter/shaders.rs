@@ -349,6 +349,11 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
         "--model.model_config.linear_key_head_dim=8",
         "--model.model_config.linear_value_head_dim=12",
     ];
+    let lfm2 = [
+        "--model.model_config.type=Lfm2Config",
+        "--model.model_config.num_layers=2",
+        "--model.model_config.layer_types=[conv, full_attention]",
+    ];
     let scaling = ["--runner_wrapper={scale_sense: {type: AdaptiveLossScaleUpdateCell}, local_norm: True}"];
     let wide =
         ["--model.model_config.head_dim=64", "--batch_size=32", "--model.model_config.hidden_size=512"];
@@ -367,6 +372,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 &centred,
                 &after,
                 &linear,
+                &lfm2,
                 &gpt2,
                 &exact,
                 &fast,

@@ -230,6 +230,8 @@ pub(in crate::hugging_face) const SLIDING: &str = "sliding_attention";
 pub(in crate::hugging_face) const FULL: &str = "full_attention";
 /// A layer with linear attention.
 pub(in crate::hugging_face) const LINEAR: &str = "linear_attention";
+/// A layer with a gated convolution.
+pub(in crate::hugging_face) const CONVOLUTION: &str = "conv";
 
 /// The suffix of keys of whose value half counts.
 const HALVED: &str = "/2";

@@ -80,6 +80,18 @@ pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
         let value = share.filter(|share| share.is_finite()).map_or("all of them".into(), Value::from);
         insert("rotary_percent", "rotary_dim", value);
     }
+    // LFM2: a rule for the width of feed-forward layers.
+    if reading.reads("block_auto_adjust_ff_dim") {
+        let (key, width) = reading.decided("block_ff_dim|intermediate_size");
+        let adjusted = width.as_f64().filter(|_| reading.is_on("block_auto_adjust_ff_dim")).map(|width| {
+            let width = (2.0 * width / 3.0).trunc();
+            let Some(factor) = reading.number("block_ffn_dim_multiplier") else { return width };
+            let multiple = reading.number("block_multiple_of").unwrap_or(1.0);
+            multiple * ((factor * width).trunc() / multiple).ceil()
+        });
+        let width = adjusted.map_or(width, |adjusted| json!(adjusted as u64));
+        insert("intermediate_size", &key, width);
+    }
     // ChatGLM: a switch and a number.
     if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
         insert("n_kv_heads", "multi_query_attention", heads);

@@ -1,6 +1,6 @@
 //! What a run computes, in the words of [`Facts`](super::classes::Facts).
 
-use super::classes::always_here;
+use super::classes::{CONVOLUTION, LINEAR, always_here};
 use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{
@@ -19,7 +19,7 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
     let window = model.layer_kinds().find_map(|(layer, _)| model.published_window(layer));
     let slides = of_layers(&|layer| window.is_none() || model.published_window(layer).is_some());
     let is_linear = of_layers(&|layer| layer.linear.is_some());
-    let has_linear = is_linear.contains(&true);
+    let is_convolved = of_layers(&|layer| layer.convolution.is_some());
     let values: Vec<Values> = model.layer_kinds().map(|(layer, _)| layer.values).collect();
     let mut facts: BTreeMap<&'static str, Value> = BTreeMap::from([
         ("type", type_of(model.family).into()),
@@ -51,7 +51,11 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("sliding_window", window.into()),
         (
             "layer_types",
-            if has_linear { theirs::linear_types(&is_linear) } else { theirs::layer_types(&slides) },
+            match () {
+                () if is_linear.contains(&true) => theirs::types_of(LINEAR, &is_linear),
+                () if is_convolved.contains(&true) => theirs::types_of(CONVOLUTION, &is_convolved),
+                () => theirs::layer_types(&slides),
+            },
         ),
         ("attention_output_gate", model.attention_gate.then_some(true).into()),
         ("sliding_theta", sliding_theta(model).into()),
@@ -90,6 +94,8 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
     facts.extend(always_here().iter().map(|(fact, value)| (fact.as_str(), value.clone())));
     facts.extend(model.mixture.iter().flat_map(mixture));
     facts.extend(model.layer_kinds().filter_map(|(layer, _)| layer.linear).flat_map(linear));
+    let widths = model.layer_kinds().filter_map(|(layer, _)| layer.convolution);
+    facts.extend(widths.map(|width| ("conv_L_cache", width.into())));
     facts
 }
 
@@ -170,6 +176,7 @@ pub(in crate::hugging_face) fn type_of(family: Family) -> &'static str {
         Family::Cohere => "CohereConfig",
         Family::GptOss => "GptOssConfig",
         Family::Qwen3Next => "Qwen3NextConfig",
+        Family::Lfm2 => "Lfm2Config",
     }
 }
 

@@ -71,6 +71,10 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
                 widths.iter().zip([8, 12]).for_each(|(key, width)| config[*key] = width.into());
                 (config["partial_rotary_factor"], config["full_attention_interval"]) = (0.5.into(), 2.into());
             }
+            "lfm2" => {
+                (config["full_attn_idxs"], config["conv_L_cache"]) = (json!([1]), 4.into());
+                (config["block_multiple_of"], config["num_heads"]) = (12.into(), 9.into());
+            }
             "gpt_neox" => config["rotary_pct"] = 0.5.into(),
             "gptj" => config["rotary_dim"] = 2.into(),
             "apertus" | "cwm" => config["max_position_embeddings"] = 16_384.into(),
@@ -177,6 +181,53 @@ fn each_key_that_differs_is_named_with_the_remedy() {
     differing(json!({"sliding_window": 4}), &["`sliding_window: 4` is not a key of `llama`"]);
     // Saved as 32 bits, and read as 64.
     equal(&config("llama", json!({"rms_norm_eps": 9.999999747378752e-6})), &llama());
+}
+
+/// LFM2's class has a rule for the width of its feed-forward layers, two forms of its list of layers, and older names of
+/// two keys.
+#[test]
+fn files_of_lfm2_say_it_in_several_forms() {
+    let model = |width, convolved: [bool; 3]| {
+        let lfm2 = ModelConfig { family: Family::Lfm2, qk_norm: true, tie_word_embeddings: true, ..llama() };
+        let lfm2 = lfm2.with_layers(|layer| (layer.intermediate_size, layer.rope_theta) = (width, 1e6));
+        lfm2.with_each_layer(|number, layer| layer.convolution = convolved[number].then_some(3))
+    };
+    let file = |keys: Value| {
+        let mut file = config("lfm2", json!({"norm_eps": 1e-5}));
+        file.as_object_mut().expect("an object").remove("rms_norm_eps");
+        keys.as_object().into_iter().flatten().for_each(|(key, value)| file[key] = value.clone());
+        file
+    };
+    // Two thirds of 24 are 16, and of 1000, 666.
+    for (keys, width) in [
+        (json!({}), 256),
+        (json!({"block_multiple_of": 12}), 24),
+        (json!({"block_multiple_of": 5, "block_ffn_dim_multiplier": 1.3}), 20),
+        (json!({"block_multiple_of": 1000, "block_ffn_dim_multiplier": null}), 16),
+        (json!({"block_auto_adjust_ff_dim": false}), 24),
+        (json!({"block_ff_dim": 1000, "block_multiple_of": 1}), 666),
+    ] {
+        equal(&file(keys), &model(width, [false; 3]));
+    }
+    const FULL: &str = "full_attention";
+    for (keys, convolved) in [
+        (json!({"full_attn_idxs": [1]}), [true, false, true]),
+        (json!({"layer_types": ["conv", "conv", FULL]}), [true, true, false]),
+        (json!({"layer_types": ["conv", FULL, FULL], "full_attn_idxs": [1]}), [true, false, false]),
+    ] {
+        equal(&file(keys), &model(256, convolved));
+    }
+    refused(
+        &file(
+            json!({"layer_types": ["conv", "linear_attention", FULL], "tie_embedding": false, "conv_bias": true}),
+        ),
+        &model(256, [true, false, false]),
+        &[
+            "`conv_bias` is True in `lfm2`, and this run has False, which no key changes",
+            "`layer_types` is \"linear_attention\" in some layers",
+            "`tie_embedding` is False in `lfm2`, and this run has True",
+        ],
+    );
 }
 
 /// Keys of the first files, which the classes of today pass over.

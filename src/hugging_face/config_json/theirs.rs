@@ -1,6 +1,6 @@
 //! What the class of a `config.json` computes.
 
-use super::classes::{self, FULL, Fact, Facts, LINEAR, Reading, SLIDING, Windows};
+use super::classes::{self, CONVOLUTION, FULL, Fact, Facts, LINEAR, Reading, SLIDING, Windows};
 use super::of_class::BESIDE;
 use super::{NOTE, of_class, rotary};
 use crate::model::config::{LayerConfig, ModelConfig};
@@ -264,12 +264,15 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     let differ_by_kind = by_kind.iter().any(|fact| facts.get(fact).is_some_and(|said| !said.value.is_null()));
     let hides = if of_windows.value.is_null() && !differ_by_kind { longest } else { usize::MAX };
     let [size, mut types] = windows(reading, &layers, of_rotation, hides);
-    if let Some(linear) = linear_layers(reading, &layers) {
-        if !linear.as_ref().is_ok_and(|linear| linear.contains(&true)) {
-            let is_of_linear = |fact: &&str| fact.starts_with("linear_");
-            facts.retain(|fact, _| !is_of_linear(fact));
+    for (kind, prefix, found) in [
+        (LINEAR, "linear_", linear_layers(reading, &layers)),
+        (CONVOLUTION, "conv_L_cache", convolved_layers(reading, &layers)),
+    ] {
+        let Some(found) = found else { continue };
+        if !found.as_ref().is_ok_and(|found| found.contains(&true)) {
+            facts.retain(|fact, _| !fact.starts_with(prefix));
         }
-        types = linear.map_or_else(Value::from, |linear| linear_types(&linear));
+        types = found.map_or_else(Value::from, |found| types_of(kind, &found));
     }
     let rotates = rotates.map_or_else(Value::from, |rotates| no_rope_layers(&rotates));
     let of_windows = if size.is_null() { Fact { value: Value::Null, ..of_windows } } else { of_windows };
@@ -304,12 +307,8 @@ fn linear_layers(reading: &Reading<'_>, layers: &Layers) -> Option<Result<Vec<bo
         return None;
     }
     let told = layers.told();
-    if let Value::Array(listed) = reading.decided("layer_types").1 {
-        if let Some(other) = listed.iter().find(|kind| **kind != LINEAR && **kind != FULL) {
-            return Some(Err(format!("{other} in some layers")));
-        }
-        let is_linear = listed.iter().take(told).map(|kind| kind == LINEAR).collect();
-        return Some(layers.misfit("layer_types", &listed).map_or(Ok(is_linear), Err));
+    if let Some(listed) = listed_layers(reading, layers, LINEAR) {
+        return Some(listed);
     }
     // The class itself divides by this number.
     let interval = reading.number(INTERVAL).filter(|interval| *interval >= 1.0);
@@ -320,6 +319,32 @@ fn linear_layers(reading: &Reading<'_>, layers: &Layers) -> Option<Result<Vec<bo
             .map(by_rule)
             .ok_or("without `layer_types`, and without a number to choose its layers".into()),
     )
+}
+
+/// Which layers have a gated convolution, or a sentence; `None` in classes that do not know it. Where LFM2's file does not
+/// list kinds, it may have the numbers of the others; all others have attention.
+fn convolved_layers(reading: &Reading<'_>, layers: &Layers) -> Option<Result<Vec<bool>, String>> {
+    const NUMBERS: &str = "full_attn_idxs";
+    if !reading.reads(NUMBERS) {
+        return None;
+    }
+    let listed = listed_layers(reading, layers, CONVOLUTION);
+    Some(listed.unwrap_or_else(|| match reading.decided(NUMBERS).1 {
+        Value::Array(numbers) => {
+            Ok((0..layers.told()).map(|layer| !numbers.contains(&json!(layer))).collect())
+        }
+        _ => Ok(vec![false; layers.told()]),
+    }))
+}
+
+/// Which layers are of `kind`, where the file lists kinds, or a sentence: the others have full attention.
+fn listed_layers(reading: &Reading<'_>, layers: &Layers, kind: &str) -> Option<Result<Vec<bool>, String>> {
+    let Value::Array(listed) = reading.decided("layer_types").1 else { return None };
+    if let Some(other) = listed.iter().find(|listed| **listed != kind && **listed != FULL) {
+        return Some(Err(format!("{other} in some layers")));
+    }
+    let is_of_kind = listed.iter().take(layers.told()).map(|listed| listed == kind).collect();
+    Some(layers.misfit("layer_types", &listed).map_or(Ok(is_of_kind), Err))
 }
 
 /// Whether each layer rotates, or a sentence. In SmolLM3 1 stands for a layer that does; without a list one layer in
@@ -423,9 +448,9 @@ pub(super) fn layer_types(slides: &[bool]) -> Value {
     pattern(slides, true, |slides| if slides { SLIDING } else { FULL }.into())
 }
 
-/// `layer_types` of layers of which some have linear attention; null if none has.
-pub(super) fn linear_types(is_linear: &[bool]) -> Value {
-    pattern(is_linear, false, |is_linear| if is_linear { LINEAR } else { FULL }.into())
+/// `layer_types` of layers of which some are of `kind` and the others have attention; null if none is.
+pub(super) fn types_of(kind: &str, are_of_kind: &[bool]) -> Value {
+    pattern(are_of_kind, false, |is_of_kind| if is_of_kind { kind } else { FULL }.into())
 }
 
 /// `no_rope_layers` of layers that rotate or not; null if all do.

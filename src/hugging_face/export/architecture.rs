@@ -39,6 +39,7 @@
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, also with biases in all of attention, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window in all layers, `MinistralForCausalLM` with one in some, or `CwmForCausalLM` if the feed-forward layers have biases, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
 //! | has linear attention, or gates of attention's output | `Qwen3_5ForCausalLM`, with experts `Qwen3_5MoeForCausalLM`, of its own type `Qwen3NextForCausalLM`, also with biases in all of attention | norms before sublayers that multiply by 1 + w, QK-norm of single heads and gates of attention's output; no window, no factors; of experts: plain softmax, a shared expert with a gate, of Qwen3.5: gates that sum to 1, no dense layers; Qwen3-Next has experts |
+//! | is an LFM2 | `Lfm2ForCausalLM` | RMSNorms before sublayers, QK-norm of single heads, SwiGLU, no biases, no window, whole heads rotate, no factors, no experts |
 //! | is what [`ModelConfig::is_minimax_m2`] says | `MiniMaxM2ForCausalLM` | no window, no bias of attention's output projection |
 //! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
 //! | has norms of rotated heads | `HunYuanMoEV1ForCausalLM`, also with biases in all of attention | plain softmax, gates that sum to 1, a shared expert as wide as the others and without a gate, no dense layers, no window, whole heads rotate |
@@ -171,7 +172,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let is_mpt = name == "mpt";
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.layer.intermediate_size != 4 * model.hidden_size;
-    let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu" | "opt");
+    let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu" | "opt" | "lfm2");
     let of_experts = model.mixture.as_ref().map(|mixture| match is_dense {
         true => vec!["experts"],
         false => lacks_of_experts(name, mixture),
@@ -306,6 +307,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             model.has_linear_attention() && model.activation != Activation::Gated(Gate::Silu),
             "activation but SiLU beside linear attention",
         ),
+        (name == "lfm2" && model.activation != Activation::Gated(Gate::Silu), "activation but SiLU"),
         (name != "gemma2" && model.score_cap.is_some(), "soft cap of attention scores"),
         (!matches!(name, "olmo" | "olmoe" | "mpt") && model.clip_qkv.is_some(), "clipping of q, k and v"),
         (name != "gpt_oss" && is_clamped, "clamped gate"),
@@ -350,6 +352,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
                         | "gemma4_text"
                         | "nanochat"
                         | "apertus"
+                        | "lfm2"
                 ))
                 && !model.qk_norm,
             "attention without QK-norm",
@@ -416,7 +419,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "qwen3_5_moe_text",
     ];
     let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
-    let has_no_qkv = matches!(class, "phi3" | "ministral3" | "exaone4" | "gptj" | "mpt")
+    let has_no_qkv = matches!(class, "phi3" | "ministral3" | "exaone4" | "gptj" | "mpt" | "lfm2")
         || of_all_or_none
         || of_attention_or_none;
     [

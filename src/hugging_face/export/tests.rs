@@ -151,6 +151,14 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     let by_gelu =
         ModelConfig { activation: gemma(plain.clone()).activation, ..qwen(with(false, true, None)) };
     expect(by_gelu, "Qwen3_5ForCausalLM", Some("no activation but SiLU beside linear attention"));
+    let lfm2 = |model: ModelConfig| {
+        let model = ModelConfig { family: Family::Lfm2, ..model };
+        model.with_each_layer(|number, layer| layer.convolution = (number == 0).then_some(3))
+    };
+    expect(lfm2(with(false, true, None)), "Lfm2ForCausalLM", None);
+    let config = hugging_face_config(&lfm2(with(false, true, None)));
+    assert_eq!((&config["layer_types"][0], &config["conv_L_cache"]), (&json!("conv"), &json!(3)));
+    expect(lfm2(plain.clone()), "Lfm2ForCausalLM", Some("no attention without QK-norm"));
     let olmo = |model: ModelConfig| ModelConfig {
         norm_placement: NormPlacement::After,
         qk_norm: true,

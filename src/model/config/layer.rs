@@ -45,6 +45,9 @@ pub struct LayerConfig {
     pub has_query_table: bool,
     /// Linear attention, which takes the place of attention by softmax; its heads are its own. `None`: softmax.
     pub linear: Option<LinearAttention>,
+    /// Tokens that a gated short convolution sees (W), from 2 on, which takes the place of attention, as in LFM2; `None`:
+    /// attention.
+    pub convolution: Option<usize>,
 }
 
 /// A rotary embedding, with everything that its table of angles depends on.
@@ -78,6 +81,11 @@ pub(crate) fn kv_source(number: usize, first: usize, slides: impl Fn(usize) -> b
 }
 
 impl LayerConfig {
+    /// Whether the layer has attention by softmax.
+    pub(crate) fn has_softmax(&self) -> bool {
+        self.linear.is_none() && self.convolution.is_none()
+    }
+
     /// The window, whether or not it masks anything in the sequences that are read.
     pub fn window(&self) -> Option<usize> {
         self.sliding_window.or(self.wide_window)
@@ -133,6 +141,11 @@ impl ModelConfig {
     /// Whether some layers have linear attention.
     pub(crate) fn has_linear_attention(&self) -> bool {
         self.layer_kinds().any(|(layer, _)| layer.linear.is_some())
+    }
+
+    /// Whether some layers have a gated short convolution instead of attention.
+    pub(crate) fn has_convolutions(&self) -> bool {
+        self.layer_kinds().any(|(layer, _)| layer.convolution.is_some())
     }
 
     /// Whether the queries of a layer come from a learned table.

@@ -53,6 +53,8 @@ pub enum Feature {
     Softmax,
     /// Linear attention.
     LinearAttention,
+    /// A convolution over tokens: that of linear attention, or a gated one.
+    Convolution,
     /// Norms of the heads of q and k.
     QkNorm,
     /// A gate of attention's output.
@@ -88,8 +90,8 @@ pub enum Feature {
 const TABLE: [(Operator, Feature, &str); 32] = [
     (Operator::AttentionNorm, Feature::NormsBefore, "attention_norm"),
     (Operator::Qkv, Feature::Softmax, "attention.wqkv"),
-    (Operator::LinearIn, Feature::LinearAttention, "attention.w_in"),
-    (Operator::Convolution, Feature::LinearAttention, "attention.conv"),
+    (Operator::LinearIn, Feature::Convolution, "attention.w_in"),
+    (Operator::Convolution, Feature::Convolution, "attention.conv"),
     (Operator::DeltaGates, Feature::LinearAttention, "attention.gates"),
     (Operator::DeltaRule, Feature::LinearAttention, "attention.delta_rule"),
     (Operator::GatedNorm, Feature::LinearAttention, "attention.norm"),

@@ -124,6 +124,9 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
     if model.has_linear_attention() {
         fault("linear attention (`layer_types: linear_attention`); write 1".to_string());
     }
+    if model.has_convolutions() {
+        fault("gated convolutions (`layer_types: conv`); write 1".to_string());
+    }
     if model.attention_gate {
         fault("attention whose output has a gate (`attention_output_gate`); write 1".to_string());
     }

@@ -131,18 +131,20 @@ impl LayerFeatures<'_> {
         let is_query_layer = model.layer(layer).has_query_table;
         let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace && !is_query_layer);
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
-        let (has_gate, has_xielu) = (self.has_gate(), model.activation == Activation::Xielu);
-        let is_linear = model.layer(layer).linear.is_some();
-        let has_dense = mixture.is_none_or(|moe| moe.enable_moe_block);
+            let (has_gate, has_xielu) = (self.has_gate(), model.activation == Activation::Xielu);
+            let (is_linear, has_softmax) =
+                (model.layer(layer).linear.is_some(), model.layer(layer).has_softmax());
+            let has_dense = mixture.is_none_or(|moe| moe.enable_moe_block);
         match operator.needs() {
             Feature::Any => true,
             Feature::NormsBefore => model.norm_placement.is_before(),
             Feature::FeedForwardNorm => model.has_ffn_norm(),
             Feature::NormsAfter => model.norm_placement.is_after(),
-            Feature::Softmax => !is_linear,
+            Feature::Softmax => has_softmax,
             Feature::LinearAttention => is_linear,
-            Feature::QkNorm => model.qk_norm && !is_linear,
-            Feature::AttentionGate => model.attention_gate && !is_linear,
+            Feature::Convolution => !has_softmax,
+            Feature::QkNorm => model.qk_norm && has_softmax,
+            Feature::AttentionGate => model.attention_gate && has_softmax,
             Feature::Latent => model.latent.is_some(),
             Feature::LatentQueries => model.latent.is_some_and(|latent| latent.q_rank.is_some()),
             Feature::Dense => has_dense,

@@ -30,7 +30,7 @@ impl MaxLogits {
             ),
             heads: model.num_heads,
             paths: (0..layers(model))
-                .filter(|layer| model.layer(*layer).linear.is_none())
+                .filter(|layer| model.layer(*layer).has_softmax())
                 .map(|layer| (layer, format!("layers.{layer}.attention")))
                 .collect(),
         })

@@ -4,6 +4,7 @@
 //! Llama: x ← x + o_proj(attention(rope(q), rope(k), v)), then x ← x + down_proj(silu(gate)·up).
 //! GPT-2: x ← x + c_proj(attention(q, k, v)), then x ← x + c_proj(gelu(c_fc(…))).
 
+mod convolution;
 mod feed_forward;
 mod gate;
 mod input;
@@ -13,6 +14,7 @@ mod lora;
 mod qkv;
 mod softmax;
 
+pub(super) use convolution::parameters as convolution_parameters;
 pub(super) use feed_forward::{BESIDE_NORMS, FeedForward, XIELU};
 pub(super) use input::parameters as input_parameters;
 
@@ -100,9 +102,11 @@ impl Block<'_> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let attention_input = self.norm_before(names.attention_norm, &x);
-        let (mixed, softmax) = match self.shape.layer(self.layer).linear {
-            Some(heads) => (self.linear(&heads, &attention_input), None),
-            None => {
+        let layer = self.shape.layer(self.layer);
+        let (mixed, softmax) = match (layer.linear, layer.convolution) {
+            (Some(heads), _) => (self.linear(&heads, &attention_input), None),
+            (None, Some(_)) => (self.convolution(&attention_input), None),
+            (None, None) => {
                 let (mixed, saved) = self.softmax(&attention_input, reads.keys);
                 (mixed, Some(saved))
             }
@@ -192,7 +196,7 @@ impl Block<'_> {
         let dinput = match (&saved.softmax, self.shape.layer(self.layer).linear) {
             (Some(softmax), _) => self.softmax_backward(softmax, input, &dadded, grads, read),
             (None, Some(heads)) => self.linear_backward(&heads, input, &dadded, grads),
-            (None, None) => panic!("a block has attention of some kind."),
+            (None, None) => self.convolution_backward(input, &dadded, grads),
         };
         let dinput = store(dshared.map_or(dinput.clone(), |dshared| add(&dinput, &dshared)));
         let dresidual = dx.map_or(dx_middle.clone(), |dx| add(&dx_middle, &dx));

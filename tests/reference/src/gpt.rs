@@ -99,6 +99,8 @@ pub struct Layer {
     pub query_scaling: Option<QueryScaling>,
     /// Linear attention instead of softmax; Llama only.
     pub linear: Option<LinearHeads>,
+    /// Tokens that a gated convolution sees, which takes the place of attention; Llama only.
+    pub convolution: Option<usize>,
 }
 
 /// The heads of linear attention.
@@ -248,6 +250,7 @@ impl Shape {
             rope: Some(self.rope).filter(|_| self.rotates() && self.latent.is_none()),
             query_scaling: None,
             linear: None,
+            convolution: None,
         }
     }
 

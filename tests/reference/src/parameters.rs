@@ -1,6 +1,6 @@
 //! Names and sizes of the tensors of a model.
 
-use super::block::{BESIDE_NORMS, SINKS, XIELU, input_parameters};
+use super::block::{BESIDE_NORMS, SINKS, XIELU, convolution_parameters, input_parameters};
 use super::gpt::{Architecture, HEAD, HEAD_BIAS, Layer, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
@@ -114,7 +114,10 @@ impl Shape {
         if let Some(heads) = self.layer(layer).linear {
             heads.parameters(hidden).iter().for_each(|(name, count)| add(name, *count));
         }
-        let has_softmax = self.layer(layer).linear.is_none();
+        if let Some(width) = self.layer(layer).convolution {
+            convolution_parameters(hidden, width).iter().for_each(|(name, count)| add(name, *count));
+        }
+        let has_softmax = self.layer(layer).linear.is_none() && self.layer(layer).convolution.is_none();
         let of_latent =
             |latent: LatentAttention| latent.parameters(hidden, self.num_heads, self.rope.head_dim);
         for (name, count) in self.latent.map(of_latent).into_iter().flatten() {
@@ -147,7 +150,7 @@ impl Shape {
             add(SINKS, self.num_heads);
         }
         if has_softmax {
-            linear(&mut add, "self_attn.o_proj", [hidden, out], biases.output);
+            linear(&mut add, names.out, [hidden, out], biases.output);
         }
         if self.variant.norms != Norms::Before && !self.variant.weightless_norms {
             names.post_norms.iter().for_each(|norm| add(&format!("{norm}.weight"), hidden));
@@ -174,7 +177,7 @@ impl Shape {
             if self.variant.xielu {
                 XIELU.iter().for_each(|number| add(number, 1));
             }
-            linear(&mut add, "mlp.down_proj", [hidden, intermediate], biases.down);
+            linear(&mut add, names.down, [hidden, intermediate], biases.down);
         }
         list
     }

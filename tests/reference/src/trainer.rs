@@ -117,7 +117,11 @@ pub fn decays(name: &str) -> bool {
 /// routers, whose rows score experts individually, and vectors.
 fn is_layer_matrix(name: &str) -> bool {
     let last = name.rsplit('.').nth(1).unwrap_or_default();
-    name.ends_with("_proj.weight") || last == "kv_a_proj_with_mqa" || last.starts_with("in_proj_")
+    let is_of_lfm2 = ["w1", "w2", "w3"].contains(&last);
+    name.ends_with("_proj.weight")
+        || is_of_lfm2
+        || last == "kv_a_proj_with_mqa"
+        || last.starts_with("in_proj_")
 }
 
 impl Trainer {
@@ -201,7 +205,7 @@ impl Trainer {
             _ if name.ends_with("q_b_proj.weight") => self.weights[name].len() / (num_heads * head_dim),
             _ if name.ends_with("kv_b_proj.weight") => latent.map_or(hidden_size, |latent| latent.kv_rank),
             _ if name.ends_with("eh_proj.weight") => 2 * hidden_size,
-            _ if ["o_proj.weight", "out_proj.weight", "down_proj.weight"]
+            _ if ["o_proj.weight", "out_proj.weight", "down_proj.weight", "w2.weight"]
                 .iter()
                 .any(|end| name.ends_with(end)) =>
             {

@@ -112,6 +112,8 @@ pub enum Naming {
     BigCode,
     /// GPT-2's, but stored (out, in), and q, k and v as three tensors.
     Pangu,
+    /// Those of LFM2.
+    Lfm2,
     /// Those of OPT, stored (out, in), whose table of positions has [`SKIPPED`] rows before that of the first.
     Opt,
 }
@@ -174,6 +176,7 @@ impl Shape {
     /// The name of the last norm, without its `.weight`.
     pub(super) fn final_norm(&self) -> &'static str {
         match self.architecture {
+            Architecture::Llama if self.variant.naming == Naming::Lfm2 => "model.embedding_norm",
             Architecture::Llama => "model.norm",
             Architecture::Gpt2 { .. } if self.variant.naming == Naming::Opt => {
                 "model.decoder.final_layer_norm"
@@ -209,6 +212,7 @@ impl Shape {
             (Naming::Glm, _) => &GLM,
             (Naming::Pangu, _) => &PANGU,
             (Naming::Opt, _) => &OPT,
+            (Naming::Lfm2, _) => &LFM2,
             (_, Architecture::Llama) if self.variant.xielu => &APERTUS,
             (_, Architecture::Llama) if self.variant.norms == Norms::Both => {
                 let is_gemma = self.variant.zero_centered_norms || self.variant.layer_scalars;
@@ -290,6 +294,15 @@ const APERTUS: Names =
 const HUNYUAN: Names = Names { qk_norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"], ..LLAMA };
 const HYPER_CLOVA: Names = Names { post_norms: ["post_norm1", "post_norm2"], ..LLAMA };
 const GEMMA2: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };
+const LFM2: Names = Names {
+    attention_norm: "operator_norm",
+    qk_norms: ["self_attn.q_layernorm", "self_attn.k_layernorm"],
+    out: "self_attn.out_proj",
+    ffn_norm: "ffn_norm",
+    up: &["feed_forward.w1", "feed_forward.w3"],
+    down: "feed_forward.w2",
+    ..LLAMA
+};
 const BAICHUAN: Names = Names { qkv: &["self_attn.W_pack"], ..LLAMA };
 const GPT2: Names = Names {
     layers: "transformer.h",

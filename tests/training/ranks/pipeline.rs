@@ -41,6 +41,8 @@ fn any_stages_train_as_one_rank() {
     train_as_one(four_layers, &[INTERLEAVED], &CLOSE);
     let linear = || small(Setup::of_linear_attention("linear attention", ""));
     train_as_one(linear, &[STAGES], &CLOSE);
+    let convolutions = || small(Setup::of_convolutions("convolutions", ""));
+    train_as_one(convolutions, &[Spread { keys: ZERO_2, ..PAIRS }], &CLOSE);
 }
 
 /// An embedding on both ends whose rows are divided; experts spread over ranks that divide them, too.

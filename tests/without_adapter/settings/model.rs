@@ -169,13 +169,29 @@ fn layers_may_differ() {
             "hidden_size_per_layer_input: not built yet with multi-token prediction; remove it, or `mtp_depth`",
         ),
         ("no_rope_layers: [1, 2]", "no_rope_layers: expected 1 or 0 for each layer, found `2`"),
+        (
+            "layer_types: [conv, full_attention]",
+            "layer_types: lists `conv`, which is not built yet for this type; write `type: Lfm2Config`, or list others",
+        ),
+        (
+            "type: Lfm2Config\n    conv_L_cache: 4",
+            "conv_L_cache: is of layers of the kind `conv`; list such layers in `layer_types`, or remove it",
+        ),
+        (
+            "type: Lfm2Config\n    layer_types: [conv, full_attention]\n    conv_L_cache: 17",
+            "conv_L_cache: expected a whole number from 2 to 16, found `17`",
+        ),
+        (
+            "type: Lfm2Config\n    layer_types: [conv, sliding_attention]\n    sliding_window: 8",
+            "sliding_window: not built yet beside layers of the kind `conv`; remove it",
+        ),
     ] {
         let found = model(keys).unwrap_err().to_string();
         assert!(found.ends_with(expected), "{keys}: {found}");
     }
     let found = model("layer_types: chunked_attention").unwrap_err().to_string();
-    let expected = "layer_types: expected full_attention, sliding_attention or linear_attention, or a list of these, found \
-                    `chunked_attention`";
+    let expected = "layer_types: expected full_attention, sliding_attention, linear_attention or conv, or a list of these, \
+                    found `chunked_attention`";
     assert!(found.ends_with(expected), "{found}");
 }
 

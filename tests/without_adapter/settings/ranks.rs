@@ -514,6 +514,15 @@ fn what_ranks_cannot_divide_is_one_line() {
             "2 ranks cannot share linear attention",
         ),
         (
+            2,
+            &[
+                "--model.model_config.type=Lfm2Config",
+                "--model.model_config.layer_types=[conv, full_attention]",
+            ],
+            "model_parallel",
+            "2 ranks cannot share gated convolutions",
+        ),
+        (
             4,
             &["--model.model_config.n_kv_heads=2", "--model.model_config.intermediate_size=40"],
             "model_parallel",

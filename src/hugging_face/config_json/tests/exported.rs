@@ -380,6 +380,13 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         models.extend([of_qwen(dense, shared), of_next(of_qwen(dense, shared))]);
     }
     models.push(of_next(qwen(llama())));
+    let lfm2 = |model| {
+        let model = ModelConfig { family: Family::Lfm2, qk_norm: true, ..model };
+        model.with_each_layer(|number, layer| layer.convolution = (number > 0).then_some(4))
+    };
+    models.extend([lfm2(llama()), lfm2(all_biases(llama())), window(lfm2(llama()))]);
+    models.push(ModelConfig { family: Family::Lfm2, ..llama() });
+    models.push(ModelConfig { mixture: Some(mixture()), ..lfm2(llama()) });
     for mixture in mixtures {
         let mixture = Some(mixture);
         models.push(ModelConfig { mixture: mixture.clone(), ..llama() });

@@ -76,6 +76,7 @@ fn fill_config(model: &mut Model) {
         rotary_dim,
         query_scaling,
         linear: None,
+        convolution: None,
         ..config.layer
     };
     let config = config.clone().with_layers(|layer| {

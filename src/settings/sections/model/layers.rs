@@ -21,13 +21,15 @@ words! {
         Sliding = "sliding_attention",
         /// A token reads a state that earlier tokens wrote.
         Linear = "linear_attention",
+        /// A token sees the last few tokens, by a convolution between gates.
+        Convolution = "conv",
     }
 }
 
 /// Entries of `no_rope_layers`.
 pub(super) const ROTATES: Range = Range::new("1 or 0 for each layer", |x| x == 0.0 || x == 1.0, 2.0);
 
-/// Values of `linear_conv_kernel_dim`.
+/// Values of `linear_conv_kernel_dim` and `conv_L_cache`.
 pub(super) const CONV_WIDTH: Range =
     Range::new("a whole number from 2 to 16", |x| (2.0..=16.0).contains(&x) && x.fract() == 0.0, 1.0);
 
@@ -70,6 +72,7 @@ pub(super) fn check(model: &Model, reader: &Reader<'_>) {
     check_global(model, reader);
     check_gate(model, reader);
     check_linear(model, reader);
+    check_convolutions(model, reader);
     check_shared(model, reader);
     check_inputs(model, reader);
     // Queries grow as they rotate.
@@ -151,7 +154,31 @@ fn linear(model: &Model) -> LinearAttention {
 
 /// Whether some layers have linear attention.
 fn has_linear(model: &Model) -> bool {
-    model.layer_types.as_ref().is_some_and(|types| types.contains(&LayerType::Linear))
+    lists(model, LayerType::Linear)
+}
+
+/// Whether some layers are of this kind.
+fn lists(model: &Model, kind: LayerType) -> bool {
+    model.layer_types.as_ref().is_some_and(|types| types.contains(&kind))
+}
+
+/// Checks gated convolutions: that files of the type have some, and that the kernel takes their width.
+fn check_convolutions(model: &Model, reader: &Reader<'_>) {
+    const KEY: &str = "conv_L_cache";
+    if !lists(model, LayerType::Convolution) {
+        let message = "is of layers of the kind `conv`; list such layers in `layer_types`, or remove it";
+        reader.require(&[KEY, TYPES], model.conv_width.is_none(), message);
+        return;
+    }
+    let is_of_type = model.config.family == Family::Lfm2;
+    let message =
+        "lists `conv`, which is not built yet for this type; write `type: Lfm2Config`, or list others";
+    reader.require(&[TYPES, "type"], is_of_type, message);
+    let message = "not built yet beside layers of the kind `conv`; remove it";
+    reader.require(&["sliding_window", TYPES], model.sliding_window.is_none(), message);
+    let width = model.config.hidden_size;
+    let message = format!("convolutions of `layer_types` are {width} wide; the kernel takes multiples of 4");
+    reader.require(&["hidden_size", TYPES], width.is_multiple_of(4), message);
 }
 
 /// Checks linear attention: that its sizes are there, if some layers have it, and fit the kernels and each other.
@@ -291,9 +318,16 @@ fn source_of(model: &Model, number: usize) -> Option<usize> {
 
 /// Sets in `layer`, number `number`, what the lists say.
 pub(super) fn set(model: &Model, number: usize, layer: &mut LayerConfig) {
-    if entry(&model.layer_types, number) == Some(LayerType::Linear) {
-        (layer.linear, layer.sliding_window) = (Some(linear(model)), None);
-        return;
+    match entry(&model.layer_types, number) {
+        Some(LayerType::Linear) => {
+            (layer.linear, layer.sliding_window) = (Some(linear(model)), None);
+            return;
+        }
+        Some(LayerType::Convolution) => {
+            (layer.convolution, layer.sliding_window) = (Some(model.conv_width.unwrap_or(3)), None);
+            return;
+        }
+        Some(LayerType::Full | LayerType::Sliding) | None => {}
     }
     if model.use_v_norm == Some(true) {
         layer.values = Values::Normalised;

@@ -38,8 +38,8 @@ rows! {
         /// Whether the feed-forward layer has a gate beside its first projection, as SwiGLU has, Megatron's name; True
         /// by default. Without one the activation of `hidden_act` stands between two projections.
         gated_linear_unit: Option<bool> = Shape.optional().example("False\nhidden_act: gelu_exact"),
-        /// Whether RMSNorm is applied to each head of q and k before rotation, or as `qk_norm_kind` says. DeepSeek's
-        /// types accept only `True`: they normalise their latent vectors instead.
+        /// Whether RMSNorm is applied to each head of q and k before rotation, or as `qk_norm_kind` says; True in LFM2
+        /// by default. DeepSeek's types accept only `True`: they normalise their latent vectors instead.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
         /// How `use_qk_norm` normalises q and k: `heads` one by one, `all_heads` of q together and all of k, as in OLMo
         /// 2, or `rotated_heads`, one by one after the rotation, as in Hunyuan; `heads` by default.
@@ -63,7 +63,8 @@ rows! {
         sliding_window: Option<u64> = Numbers.optional().within(COUNT).example("5"),
         /// Which layers have that window: `sliding_attention` or `full_attention` for each layer, as in Hugging Face's
         /// files, or for the first layers, which is then repeated; all have it by default. `linear_attention` is the
-        /// gated delta rule of Qwen3-Next instead, whose heads the keys from `linear_num_value_heads` on describe.
+        /// gated delta rule of Qwen3-Next instead, whose heads the keys from `linear_num_value_heads` on describe, and
+        /// `conv` the gated convolution of Lfm2Config.
         layer_types: Option<Vec<LayerType>> = Numbers.optional()
             .example("[sliding_attention, full_attention]\nsliding_window: 5"),
         /// Value heads of linear attention, each of which has a state; a multiple of 4.
@@ -86,6 +87,10 @@ rows! {
         linear_conv_kernel_dim: Option<usize> = Shape.optional().within(CONV_WIDTH).of(LLAMA)
             .example("3\nlayer_types: [linear_attention, full_attention]\nlinear_num_value_heads: 4\nlinear_num_key_heads: 2\nlinear_key_head_dim: 8\n\
                 linear_value_head_dim: 12"),
+        /// Tokens that the convolution of layers of the kind `conv` sees, from 2 to 16; 3 by default. Lfm2Config has such
+        /// layers.
+        conv_width "conv_L_cache": Option<usize> = Shape.optional().within(CONV_WIDTH).of(LLAMA)
+            .example("4\ntype: Lfm2Config\nlayer_types: [conv, full_attention]"),
         /// Base of the rotary frequencies in layers that have the window, whose frequencies are then not scaled, as in
         /// Gemma 3; `theta` and `rope_scaling` are of all layers by default.
         sliding_theta: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
@@ -178,7 +183,7 @@ rows! {
         /// Added to the mean square (RMSNorm) or the variance (LayerNorm).
         norm_eps "rms_norm_eps": f64 = Numbers.default(1e-5).within(ABOVE_ZERO)
             .filled("`0.00001`, of `DeepseekV2Config` and `DeepseekV3Config` `0.000001`"),
-        /// Base θ of the rotary frequencies θ^(-2i/d); 10000 by default.
+        /// Base θ of the rotary frequencies θ^(-2i/d); 10000 by default, 1000000 in LFM2.
         layer.rope_theta "theta": f64 = Numbers.derived().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
         /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2); True by default in ChatGLM,
         /// DeepSeek, ERNIE 4.5 and Helium.
@@ -203,7 +208,8 @@ rows! {
         score_cap "attn_logit_softcapping": Option<f64> = Numbers.optional().within(CAP).of(LLAMA).example("50.0"),
         /// Soft cap of the logits.
         logit_cap "final_logit_softcapping": Option<f64> = Numbers.optional().within(CAP).of(LLAMA).example("30.0"),
-        /// Whether the head shares the embedding's weights: True in GPT-2, Falcon and MPT, False in Llama by default.
+        /// Whether the head shares the embedding's weights: True in GPT-2, Falcon, MPT and LFM2, False in Llama by
+        /// default.
         tie_word_embeddings: bool = Shape.derived().example("True"),
         /// Whether the q, k and v projections have a bias: True in GPT-2, ChatGLM, Qwen and InternLM by default.
         qkv_bias "qkv_has_bias": bool = Shape.derived().example("True"),

@@ -45,7 +45,7 @@ const PLAIN: TypeEntry = TypeEntry {
 };
 
 /// Every type.
-const TYPES: [TypeEntry; 29] = [
+const TYPES: [TypeEntry; 30] = [
     PLAIN,
     TypeEntry {
         word: GPT2,
@@ -320,6 +320,15 @@ const TYPES: [TypeEntry; 29] = [
         about: "Qwen3-Next (Alibaba, 2025): a Llama whose files hold the projections of linear attention key head by key \
                 head. Qwen3.5 and 3.6 are plain Llamas with the same layers.",
         family: Family::Qwen3Next,
+        ..PLAIN
+    },
+    TypeEntry {
+        word: "Lfm2Config",
+        about: "LFM2 and LFM2.5 (Liquid AI, 2025): a Llama with QK-norm and a tied head, most of whose layers have a \
+                gated short convolution (`layer_types: conv`) instead of attention.",
+        defaults: |config| (config.layer.rope_theta, config.tie_word_embeddings) = (1e6, true),
+        check: |model, _| model.use_qk_norm = model.use_qk_norm.or(Some(true)),
+        family: Family::Lfm2,
         ..PLAIN
     },
 ];

@@ -169,6 +169,13 @@ fn qwen3_next() -> Shape {
     Shape { other_layers: Some(BTreeMap::from([(0, first)])), ..GATED }
 }
 
+/// A gated convolution before a layer of attention.
+fn lfm2() -> Shape {
+    let first = Layer { convolution: Some(3), ..QWEN3.common_layer() };
+    let variant = Variant { naming: Naming::Lfm2, ..Variant::PLAIN };
+    Shape { other_layers: Some(BTreeMap::from([(0, first)])), variant, tie_word_embeddings: true, ..QWEN3 }
+}
+
 /// Two layers that read the keys and values of the first, where values are keys; one has a wider feed-forward network.
 fn sharing() -> Shape {
     let first = Layer { window: Some(3), key_values: true, ..QWEN3.common_layer() };
@@ -241,6 +248,7 @@ fn every_gradient_is_the_finite_difference() {
         gemma4(),
         GATED,
         qwen3_next(),
+        lfm2(),
         sharing(),
         per_layer(),
         adapted(&per_layer(), &["model.per_layer_model_projection", "model.layers.1.per_layer_projection"]),
@@ -249,6 +257,7 @@ fn every_gradient_is_the_finite_difference() {
         Shape { gate: Gate::Gelu(Gelu::Tanh), ..LLAMA },
         adapted(&Shape { factors: FACTORS, ..GPT2 }, &["transformer.h.0.attn.c_proj"]),
         adapted(&LLAMA, &["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"]),
+        adapted(&lfm2(), &["model.layers.0.conv.in_proj", "model.layers.0.conv.out_proj"]),
         adapted(
             &qwen3_next(),
             &["model.layers.0.linear_attn.in_proj_z", "model.layers.0.linear_attn.out_proj"],
