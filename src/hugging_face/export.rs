@@ -190,11 +190,13 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             own.insert("layer_types".into(), layers.iter().map(|layer| linear(layer)).collect());
             own.into()
         }
-        "lfm2" => {
+        "lfm2" | "lfm2_moe" => {
             let kind = |layer: &LayerConfig| if layer.convolution.is_some() { CONVOLUTION } else { FULL };
             let mut own = entries(own_keys(name, model));
             own.insert("layer_types".into(), layers.iter().map(|layer| kind(layer)).collect());
-            own.insert("block_auto_adjust_ff_dim".into(), false.into()); // the width is the layer's own
+            if name == "lfm2" {
+                own.insert("block_auto_adjust_ff_dim".into(), false.into()); // the width is the layer's own
+            }
             own.into()
         }
         "falcon" => falcon_keys(model),

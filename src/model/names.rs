@@ -77,23 +77,23 @@ pub fn selection_bias(config: &ModelConfig, layer: usize) -> String {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SelectionBias {
     layers: &'static str,
-    module: &'static str,
+    tensor: &'static str,
 }
 
 impl SelectionBias {
     pub fn of(config: &ModelConfig) -> Self {
-        Self { layers: Names::of_model(config).layers, module: MixtureNames::of(config).selection }
+        Self { layers: Names::of_model(config).layers, tensor: MixtureNames::of(config).selection }
     }
 
     pub fn name(self, layer: usize) -> String {
-        format!("{}.{layer}.{}.e_score_correction_bias", self.layers, self.module)
+        format!("{}.{layer}.{}", self.layers, self.tensor)
     }
 }
 
 /// The names of a layer's mixture of experts.
 pub(super) struct MixtureNames {
     pub router: &'static str,
-    /// The module that has the bias of the choice.
+    /// The bias of the choice.
     selection: &'static str,
     /// The prefix of an expert's number.
     pub experts: &'static str,
@@ -128,15 +128,17 @@ pub(super) struct Projections {
 }
 
 impl MixtureNames {
-    /// Mixtral's names if its architecture or MiniMax-M2's computes the model, Granite's in files of its family,
-    /// Gemma 4's beside dense networks, Hunyuan's with norms of rotated heads, otherwise those of Qwen, DeepSeek and
-    /// GLM. No published GPT-2, PanGu-α or Bloom has experts: their projections are named as in dense layers.
+    /// Mixtral's names if its architecture or MiniMax-M2's computes the model, Granite's and LFM2's in files of their
+    /// families, Gemma 4's beside dense networks, Hunyuan's with norms of rotated heads, otherwise those of Qwen,
+    /// DeepSeek and GLM. No published GPT-2, PanGu-α or Bloom has experts: their projections are named as in dense
+    /// layers.
     pub fn of(config: &ModelConfig) -> &'static Self {
         match config.family {
             Family::Gpt2 | Family::BigCode | Family::Pangu => &GPT2_MIXTURE,
             Family::Bloom => &BLOOM_MIXTURE,
             Family::GptOss => &GPT_OSS_MIXTURE,
             Family::GraniteMoe => &GRANITE_MOE,
+            Family::Lfm2 => &LFM2_MIXTURE,
             _ if config.has_dense_beside_experts() => &GEMMA4_MIXTURE,
             _ if config.activation.gate().is_none() => &UNGATED_MIXTURE,
             _ if config.is_mixtral() || config.is_minimax_m2() => &MIXTRAL,
@@ -148,7 +150,7 @@ impl MixtureNames {
 
 const MIXTURE: MixtureNames = MixtureNames {
     router: "mlp.gate",
-    selection: "mlp.gate",
+    selection: "mlp.gate.e_score_correction_bias",
     experts: "mlp.experts",
     projections: GATED,
     files: ExpertFiles::Each,
@@ -159,9 +161,17 @@ const MIXTURE: MixtureNames = MixtureNames {
 
 const MIXTRAL: MixtureNames = MixtureNames {
     router: "block_sparse_moe.gate",
-    selection: "block_sparse_moe",
+    selection: "block_sparse_moe.e_score_correction_bias",
     experts: "block_sparse_moe.experts",
     projections: Projections { gate_up: &["w1", "w3"], down: "w2" },
+    ..MIXTURE
+};
+
+const LFM2_MIXTURE: MixtureNames = MixtureNames {
+    router: "feed_forward.gate",
+    selection: "feed_forward.expert_bias",
+    experts: "feed_forward.experts",
+    projections: MIXTRAL.projections,
     ..MIXTURE
 };
 

@@ -60,7 +60,7 @@ FAMILIES = {
     ),
     "gpt_oss": ("gpt_oss", {"num_experts": 4, "num_local_experts": 4, "sliding_window": 7, "rope_parameters": shapes.YARN | {"truncate": False}}),
     "qwen3_next": ("qwen3_next", shapes.QWEN3_NEXT | {"layer_types": ["linear_attention", shapes.FULL], "num_experts": 4}),
-    "lfm2": ("lfm2", shapes.LFM2 | {"layer_types": ["conv", shapes.FULL], "block_auto_adjust_ff_dim": False}),
+    "lfm2": ("lfm2", shapes.LFM2 | {"layer_types": ["conv", shapes.FULL], "block_auto_adjust_ff_dim": False, "block_multiple_of": 20}),
     "qwen3_5_text": ("qwen3_5_text", shapes.QWEN3_NEXT | {"layer_types": ["linear_attention", shapes.FULL]}),
     "gptj": ("gptj", {"rotary_dim": 4}),
     "nanochat": ("nanochat", {"final_logit_softcapping": 2.0, **shapes.ROPE}),

@@ -101,7 +101,7 @@ GEMMA4 = {
     },
 }
 QWEN3_NEXT = {"layer_types": ["linear_attention", "linear_attention", FULL], **ROPE}
-LFM2 = {"layer_types": ["conv", FULL, "conv"], "block_multiple_of": 20, "conv_L_cache": 4, **ROPE}
+LFM2 = {"layer_types": ["conv", FULL, "conv"], "conv_L_cache": 4, **ROPE}
 WIDE = {"hidden_size": 160, "intermediate_size": 300, "head_dim": 40}  # of several blocks of FP8 each way
 
 # Shape: its model_type, keys that it has beside those above, and what it has to be.
@@ -388,13 +388,19 @@ SHAPES = {
     "qwen3_5": ("qwen3_5", QWEN3_NEXT, "equal"),
     "qwen3_5 with a tied head": ("qwen3_5", QWEN3_NEXT | {"tie_word_embeddings": True}, "equal"),
     "qwen3_5_moe": ("qwen3_5_moe", QWEN3_NEXT, "equal"),
-    "lfm2": ("lfm2", LFM2, "equal"),
+    "lfm2": ("lfm2", LFM2 | {"block_multiple_of": 20}, "equal"),
     "lfm2 of its older keys": (
         "lfm2",
         {"full_attn_idxs": [1], "block_ff_dim": 160, "block_ffn_dim_multiplier": 1.3, "tie_embedding": False, "rope_theta": 700.0},
         "equal",
     ),
-    "lfm2 without convolutions": ("lfm2", {"block_auto_adjust_ff_dim": False, "tie_word_embeddings": False, **LINEAR}, "equal"),
+    "lfm2 without convolutions": ("lfm2", {"head_dim": 24, "block_auto_adjust_ff_dim": False, "tie_word_embeddings": False, **LINEAR}, "equal"),
+    "lfm2_moe": ("lfm2_moe", LFM2 | {"num_dense_layers": 1}, "equal"),
+    "lfm2_moe without a bias": (
+        "lfm2_moe",
+        {"layer_types": [FULL, "conv", "conv"], "num_dense_layers": 0, "use_expert_bias": False, "norm_topk_prob": False, **LINEAR},
+        "equal",
+    ),
     "lfm2 with biases": ("lfm2", LFM2 | {"conv_bias": True}, "refused"),
     "bloom, residual after the norm": ("bloom", {"apply_residual_connection_post_layernorm": True}, "refused"),
 }

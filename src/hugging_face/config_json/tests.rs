@@ -71,6 +71,10 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
                 widths.iter().zip([8, 12]).for_each(|(key, width)| config[*key] = width.into());
                 (config["partial_rotary_factor"], config["full_attention_interval"]) = (0.5.into(), 2.into());
             }
+            "lfm2_moe" => {
+                (config["layer_types"], config["num_dense_layers"]) =
+                    (json!(["conv", "conv", "full_attention"]), 1.into());
+            }
             "lfm2" => {
                 (config["full_attn_idxs"], config["conv_L_cache"]) = (json!([1]), 4.into());
                 (config["block_multiple_of"], config["num_heads"]) = (12.into(), 9.into());

@@ -231,7 +231,7 @@ fn dense_layers(reading: &Reading<'_>, layers: usize) -> (String, Vec<bool>) {
             (0..layers).map(|layer| is_listed(layer) || !(layer + 1).is_multiple_of(step)).collect(),
         );
     }
-    let (key, first) = reading.decided("first_k_dense_replace");
+    let (key, first) = reading.decided("first_k_dense_replace|num_dense_layers");
     let first = first.as_u64().unwrap_or(0) as usize;
     (key, (0..layers).map(|layer| layer < first).collect())
 }
@@ -325,11 +325,13 @@ fn linear_layers(reading: &Reading<'_>, layers: &Layers) -> Option<Result<Vec<bo
 /// list kinds, it may have the numbers of the others; all others have attention.
 fn convolved_layers(reading: &Reading<'_>, layers: &Layers) -> Option<Result<Vec<bool>, String>> {
     const NUMBERS: &str = "full_attn_idxs";
-    if !reading.reads(NUMBERS) {
+    if !reading.reads("conv_L_cache") {
         return None;
     }
     let listed = listed_layers(reading, layers, CONVOLUTION);
     Some(listed.unwrap_or_else(|| match reading.decided(NUMBERS).1 {
+        // The class itself fails without a list.
+        _ if !reading.reads(NUMBERS) => Err("without `layer_types`".to_string()),
         Value::Array(numbers) => {
             Ok((0..layers.told()).map(|layer| !numbers.contains(&json!(layer))).collect())
         }

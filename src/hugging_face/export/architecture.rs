@@ -39,7 +39,7 @@
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, also with biases in all of attention, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window in all layers, `MinistralForCausalLM` with one in some, or `CwmForCausalLM` if the feed-forward layers have biases, else `LlamaForCausalLM`, also with biases in all of attention | always |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
 //! | has linear attention, or gates of attention's output | `Qwen3_5ForCausalLM`, with experts `Qwen3_5MoeForCausalLM`, of its own type `Qwen3NextForCausalLM`, also with biases in all of attention | norms before sublayers that multiply by 1 + w, QK-norm of single heads and gates of attention's output; no window, no factors; of experts: plain softmax, a shared expert with a gate, of Qwen3.5: gates that sum to 1, no dense layers; Qwen3-Next has experts |
-//! | is an LFM2 | `Lfm2ForCausalLM` | RMSNorms before sublayers, QK-norm of single heads, SwiGLU, no biases, no window, whole heads rotate, no factors, no experts |
+//! | is an LFM2 | `Lfm2ForCausalLM`, with experts `Lfm2MoeForCausalLM`, also with dense layers | RMSNorms before sublayers, QK-norm of single heads, SwiGLU, no biases, no window, whole heads rotate, no factors; of experts: sigmoid scores, no groups, no shared expert |
 //! | is what [`ModelConfig::is_minimax_m2`] says | `MiniMaxM2ForCausalLM` | no window, no bias of attention's output projection |
 //! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
 //! | has norms of rotated heads | `HunYuanMoEV1ForCausalLM`, also with biases in all of attention | plain softmax, gates that sum to 1, a shared expert as wide as the others and without a gate, no dense layers, no window, whole heads rotate |
@@ -78,6 +78,9 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
     if model.family == Family::GraniteMoe {
         let has_shared = model.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some());
         return named(if has_shared { "granitemoeshared" } else { "granitemoe" });
+    }
+    if model.family == Family::Lfm2 && model.mixture.is_some() {
+        return named("lfm2_moe");
     }
     if model.family != Family::Llama {
         return of_type(type_of(model.family));
@@ -172,7 +175,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let is_mpt = name == "mpt";
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.layer.intermediate_size != 4 * model.hidden_size;
-    let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu" | "opt" | "lfm2");
+    let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu" | "opt");
     let of_experts = model.mixture.as_ref().map(|mixture| match is_dense {
         true => vec!["experts"],
         false => lacks_of_experts(name, mixture),
@@ -307,7 +310,10 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             model.has_linear_attention() && model.activation != Activation::Gated(Gate::Silu),
             "activation but SiLU beside linear attention",
         ),
-        (name == "lfm2" && model.activation != Activation::Gated(Gate::Silu), "activation but SiLU"),
+        (
+            matches!(name, "lfm2" | "lfm2_moe") && model.activation != Activation::Gated(Gate::Silu),
+            "activation but SiLU",
+        ),
         (name != "gemma2" && model.score_cap.is_some(), "soft cap of attention scores"),
         (!matches!(name, "olmo" | "olmoe" | "mpt") && model.clip_qkv.is_some(), "clipping of q, k and v"),
         (name != "gpt_oss" && is_clamped, "clamped gate"),
@@ -353,6 +359,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
                         | "nanochat"
                         | "apertus"
                         | "lfm2"
+                        | "lfm2_moe"
                 ))
                 && !model.qk_norm,
             "attention without QK-norm",
@@ -419,9 +426,10 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "qwen3_5_moe_text",
     ];
     let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
-    let has_no_qkv = matches!(class, "phi3" | "ministral3" | "exaone4" | "gptj" | "mpt" | "lfm2")
-        || of_all_or_none
-        || of_attention_or_none;
+    let has_no_qkv =
+        matches!(class, "phi3" | "ministral3" | "exaone4" | "gptj" | "mpt" | "lfm2" | "lfm2_moe")
+            || of_all_or_none
+            || of_attention_or_none;
     [
         (has_no_qkv && model.qkv_bias, "biases of q, k and v alone"),
         (has_none && model.output_bias && !all_of_attention, "bias of attention's output projection alone"),
@@ -434,7 +442,8 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
     let RouterConfig { score, groups, norm_top_k, scaling, .. } = mixture.route;
     let is_v2 = class == "deepseek_v2";
     let has_v3_router = matches!(class, "glm4_moe" | "deepseek_v3");
-    let is_plain = !is_v2 && !has_v3_router && class != "minimax_m2"; // a plain softmax
+    let is_lfm2 = class == "lfm2_moe";
+    let is_plain = !is_v2 && !has_v3_router && !is_lfm2 && class != "minimax_m2"; // a plain softmax
     let odd_width = mixture
         .shared
         .is_some_and(|shared| !shared.intermediate_size.is_multiple_of(mixture.intermediate_size));
@@ -450,12 +459,13 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         ((is_plain || is_v2) && mixture.has_bias, "bias on the choice of experts"),
         (is_v2 && norm_top_k, "gates that are made to sum to 1"),
         (is_v2 && count(GroupScore::BestTwo), "groups that count by their two best experts"),
-        (is_plain && groups.is_some(), "groups of experts"),
+        (is_lfm2 && score == Score::Softmax, "softmax scores"),
+        ((is_plain || is_lfm2) && groups.is_some(), "groups of experts"),
         (is_plain && scaling != 1.0, "routed_scaling_factor"),
         (has_v3_router && count(GroupScore::Best), "groups that count by their best expert"),
         ((needs_shared || is_granite) && is_gated, "gate of the shared expert"),
         (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
-        (matches!(class, "olmoe" | "gpt_oss") && mixture.shared.is_some(), "shared expert"),
+        (matches!(class, "olmoe" | "gpt_oss" | "lfm2_moe") && mixture.shared.is_some(), "shared expert"),
         (
             (matches!(class, "olmoe" | "hunyuan_v1_moe" | "gpt_oss") || is_granite)
                 && mixture.first_dense_layers > 0,

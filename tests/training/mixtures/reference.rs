@@ -60,6 +60,15 @@ fn experts_beside_dense_networks_follow_the_reference() {
     follows_the_reference(&portable, 4);
 }
 
+/// LFM2's experts: the same router without groups, behind a gated convolution and behind attention.
+#[test]
+fn experts_of_lfm2_follow_the_reference() {
+    let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, use_gating_sigmoid: True, \
+                   balance_via_topk_bias: True, topk_bias_update_rate: 0.05";
+    let layers = "n_kv_heads: 2, layer_types: [conv, full_attention]";
+    follows_the_reference(&Setup::experts_of("Lfm2Config", "lfm2", routing, layers), 4);
+}
+
 /// Capacities that drop choices, in either order.
 #[test]
 fn dropped_choices_follow_the_reference() {

@@ -386,7 +386,14 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     };
     models.extend([lfm2(llama()), lfm2(all_biases(llama())), window(lfm2(llama()))]);
     models.push(ModelConfig { family: Family::Lfm2, ..llama() });
-    models.push(ModelConfig { mixture: Some(mixture()), ..lfm2(llama()) });
+    for mixture in [mixture(), biased(groups(GroupScore::BestTwo))] {
+        models.push(ModelConfig { mixture: Some(mixture), ..lfm2(llama()) });
+    }
+    for has_bias in [false, true] {
+        let route = sigmoid(None);
+        let mixture = MixtureConfig { has_bias, first_dense_layers: 1, route, ..mixture() };
+        models.push(ModelConfig { mixture: Some(mixture), ..lfm2(llama()) });
+    }
     for mixture in mixtures {
         let mixture = Some(mixture);
         models.push(ModelConfig { mixture: mixture.clone(), ..llama() });

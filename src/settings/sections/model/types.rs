@@ -325,7 +325,7 @@ const TYPES: [TypeEntry; 30] = [
     TypeEntry {
         word: "Lfm2Config",
         about: "LFM2 and LFM2.5 (Liquid AI, 2025): a Llama with QK-norm and a tied head, most of whose layers have a \
-                gated short convolution (`layer_types: conv`) instead of attention.",
+                gated short convolution (`layer_types: conv`) instead of attention, also with experts.",
         defaults: |config| (config.layer.rope_theta, config.tie_word_embeddings) = (1e6, true),
         check: |model, _| model.use_qk_norm = model.use_qk_norm.or(Some(true)),
         family: Family::Lfm2,
