@@ -264,8 +264,8 @@ pub fn causal_conv_state(
     rec.dispatch(kernel.condition(Condition::Gated, form == ConvForm::Gated), &bindings, &params, grid);
 }
 
-/// y (B, C) of one more token x (B, C), or (B, 3 C) with gates, of each of B sequences, after those in `state` (B · (W - 1), C), which then
-/// holds it, too. x may be a range of columns; documents are not looked at.
+/// y (B, C) of one more token x (B, C), or (B, 3 C) with gates, of each of B sequences, after those in `state` (B · (W -
+/// 1), C), which then holds it, too. x may be a range of columns; documents are not looked at.
 #[track_caller]
 pub fn causal_conv_step(rec: &mut Recorder, x: Tensor, w: Tensor, state: Tensor, y: Tensor, form: ConvForm) {
     assert_state(&x, x.rows, &state, w.rows, form);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 34] = [
+const FAMILIES: [&str; 35] = [
     "llama",
     "mistral",
     "qwen3",

@@ -297,10 +297,7 @@ fn reference_scaling(scaling: &RopeScaling) -> Scaling {
             Scaling::Dynamic { factor, lengths: length / original }
         }
         RopeScaling::LongRope(LongRope { divisors, is_long, magnitude, .. }) => {
-            let mut all = [1.0; 32];
-            let list = divisors[usize::from(is_long)].list();
-            all[..list.len()].copy_from_slice(list);
-            Scaling::LongRope { divisors: all, magnitude }
+            Scaling::LongRope { divisors: divisors[usize::from(is_long)].list(), magnitude }
         }
         other => panic!("the reference has no scaling like {other:?}"),
     }

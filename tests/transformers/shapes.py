@@ -79,6 +79,7 @@ WRAPPERS = {
     "qwen3_vl": ("qwen3_vl_text", {"vision_config": QWEN_VISION | {"deepstack_visual_indexes": [0]}}),
     "qwen3_5": ("qwen3_5_text", {"vision_config": QWEN3_5_VISION}),
     "qwen3_5_moe": ("qwen3_5_moe_text", {"vision_config": QWEN3_5_VISION}),
+    "lfm2_vl": ("lfm2", {"vision_config": IMAGES | {"model_type": "siglip2_vision_model", "num_patches": 16}, "projector_hidden_size": 16}),
     "gemma4": ("gemma4_text", {"vision_config": IMAGES | {"model_type": "gemma4_vision"}, "audio_config": None}),
     "gemma3": ("gemma3_text", {"vision_config": IMAGES | {"model_type": "siglip_vision_model"}, "mm_tokens_per_image": 4}),
     "idefics3": ("llama", {"vision_config": IMAGES}),
@@ -401,6 +402,7 @@ SHAPES = {
         {"layer_types": [FULL, "conv", "conv"], "num_dense_layers": 0, "use_expert_bias": False, "norm_topk_prob": False, **LINEAR},
         "equal",
     ),
+    "lfm2_vl": ("lfm2_vl", LFM2 | {"tie_word_embeddings": True}, "equal"),
     "lfm2 with biases": ("lfm2", LFM2 | {"conv_bias": True}, "refused"),
     "bloom, residual after the norm": ("bloom", {"apply_residual_connection_post_layernorm": True}, "refused"),
 }

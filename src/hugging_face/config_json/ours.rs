@@ -51,10 +51,12 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("sliding_window", window.into()),
         (
             "layer_types",
-            match () {
-                () if is_linear.contains(&true) => theirs::types_of(LINEAR, &is_linear),
-                () if is_convolved.contains(&true) => theirs::types_of(CONVOLUTION, &is_convolved),
-                () => theirs::layer_types(&slides),
+            if is_linear.contains(&true) {
+                theirs::types_of(LINEAR, &is_linear)
+            } else if is_convolved.contains(&true) {
+                theirs::types_of(CONVOLUTION, &is_convolved)
+            } else {
+                theirs::layer_types(&slides)
             },
         ),
         ("attention_output_gate", model.attention_gate.then_some(true).into()),

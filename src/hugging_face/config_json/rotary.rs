@@ -297,10 +297,12 @@ impl Rotation {
         if rotary_dim != ours.rotary_dim {
             return false;
         }
-        if let (RopeScaling::LongRope(theirs), RopeScaling::LongRope(ours)) = (scaling, our_scaling)
-            && !is_same_list(theirs, ours)
-        {
-            return false;
+        let mut scaling = *scaling;
+        if let (RopeScaling::LongRope(theirs), RopeScaling::LongRope(ours)) = (&mut scaling, our_scaling) {
+            if !is_same_list(theirs, ours) {
+                return false;
+            }
+            theirs.is_long = ours.is_long; // this run's texts may be shorter than those that the file is for
         }
         let theirs = Rope { theta: self.theta, ..*ours };
         let (theirs, ours) = (scaling.frequencies(&theirs), our_scaling.frequencies(ours));

@@ -187,8 +187,8 @@ fn each_key_that_differs_is_named_with_the_remedy() {
     equal(&config("llama", json!({"rms_norm_eps": 9.999999747378752e-6})), &llama());
 }
 
-/// LFM2's class has a rule for the width of its feed-forward layers, two forms of its list of layers, and older names of
-/// two keys.
+/// LFM2's class has a rule for the width of its feed-forward layers, two forms of its list of layers, and older names
+/// of two keys.
 #[test]
 fn files_of_lfm2_say_it_in_several_forms() {
     let model = |width, convolved: [bool; 3]| {
@@ -274,6 +274,14 @@ fn keys_of_published_files_are_known() {
         ("mpt", off("attn_config", json!({"attn_config": normed}))),
         ("mpt", off("norm_type", json!({"norm_type": "low_precision_rmsnorm"}))),
         ("mpt", off("expansion_ratio", json!({"expansion_ratio": 3}))),
+        (
+            "lfm2",
+            (
+                json!({"block_dim": 2048, "block_use_swiglu": true, "conv_dim": 2048, "use_pos_enc": true}),
+                None,
+            ),
+        ),
+        ("lfm2", off("conv_bias", json!({"conv_bias": true}))),
     ] {
         assert_eq!(file(kind, keys.clone()), differs, "{kind}: {keys}");
     }
@@ -348,6 +356,9 @@ fn a_rotation_is_what_it_computes() {
         "original_max_position_embeddings": 8});
     let file = config("llama", json!({"rope_scaling": keys}));
     equal(&file, &lists(8.0, &short));
+    let of_short_texts =
+        lists(8.0, &short).with_layers(|layer| layer.rope_scaling = layer.rope_scaling.of_texts(8));
+    equal(&config("llama", json!({"rope_theta": 1e4, "rope_parameters": keys})), &of_short_texts);
     for other in [lists(9.0, &short), lists(8.0, &long), llama()] {
         refused(&file, &other, &["`rope_scaling` is {"]);
     }

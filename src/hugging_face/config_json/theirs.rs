@@ -321,8 +321,8 @@ fn linear_layers(reading: &Reading<'_>, layers: &Layers) -> Option<Result<Vec<bo
     )
 }
 
-/// Which layers have a gated convolution, or a sentence; `None` in classes that do not know it. Where LFM2's file does not
-/// list kinds, it may have the numbers of the others; all others have attention.
+/// Which layers have a gated convolution, or a sentence; `None` in classes that do not know it. Where LFM2's file does
+/// not list kinds, it may have the numbers of the others; all others have attention.
 fn convolved_layers(reading: &Reading<'_>, layers: &Layers) -> Option<Result<Vec<bool>, String>> {
     const NUMBERS: &str = "full_attn_idxs";
     if !reading.reads("conv_L_cache") {

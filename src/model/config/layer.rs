@@ -45,8 +45,8 @@ pub struct LayerConfig {
     pub has_query_table: bool,
     /// Linear attention, which takes the place of attention by softmax; its heads are its own. `None`: softmax.
     pub linear: Option<LinearAttention>,
-    /// Tokens that a gated short convolution sees (W), from 2 on, which takes the place of attention, as in LFM2; `None`:
-    /// attention.
+    /// Tokens that a gated short convolution sees (W), from 2 on, which takes the place of attention, as in LFM2;
+    /// `None`: attention.
     pub convolution: Option<usize>,
 }
 

@@ -131,10 +131,10 @@ impl LayerFeatures<'_> {
         let is_query_layer = model.layer(layer).has_query_table;
         let mixture = self.moe.filter(|moe| layer >= moe.first_k_dense_replace && !is_query_layer);
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
-            let (has_gate, has_xielu) = (self.has_gate(), model.activation == Activation::Xielu);
-            let (is_linear, has_softmax) =
-                (model.layer(layer).linear.is_some(), model.layer(layer).has_softmax());
-            let has_dense = mixture.is_none_or(|moe| moe.enable_moe_block);
+        let (has_gate, has_xielu) = (self.has_gate(), model.activation == Activation::Xielu);
+        let (is_linear, has_softmax) =
+            (model.layer(layer).linear.is_some(), model.layer(layer).has_softmax());
+        let has_dense = mixture.is_none_or(|moe| moe.enable_moe_block);
         match operator.needs() {
             Feature::Any => true,
             Feature::NormsBefore => model.norm_placement.is_before(),

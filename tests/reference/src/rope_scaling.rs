@@ -46,8 +46,8 @@ pub enum Scaling {
     },
     /// Each pair has a divisor of its own, as in Phi-3 (Ding et al. 2024, arXiv:2402.13753).
     LongRope {
-        /// One for each pair; the rest is not read.
-        divisors: [f64; 32],
+        /// One for each pair.
+        divisors: &'static [f64],
         /// The factor of cos and sin.
         magnitude: f64,
     },

@@ -174,6 +174,10 @@ fn layers_may_differ() {
             "layer_types: lists `conv`, which is not built yet for this type; write `type: Lfm2Config`, or list others",
         ),
         (
+            "type: Lfm2Config\n    gated_linear_unit: False\n    hidden_act: relu",
+            "gated_linear_unit: not built yet for this type; remove it",
+        ),
+        (
             "type: Lfm2Config\n    conv_L_cache: 4",
             "conv_L_cache: is of layers of the kind `conv`; list such layers in `layer_types`, or remove it",
         ),

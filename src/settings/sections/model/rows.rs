@@ -87,8 +87,8 @@ rows! {
         linear_conv_kernel_dim: Option<usize> = Shape.optional().within(CONV_WIDTH).of(LLAMA)
             .example("3\nlayer_types: [linear_attention, full_attention]\nlinear_num_value_heads: 4\nlinear_num_key_heads: 2\nlinear_key_head_dim: 8\n\
                 linear_value_head_dim: 12"),
-        /// Tokens that the convolution of layers of the kind `conv` sees, from 2 to 16; 3 by default. Lfm2Config has such
-        /// layers.
+        /// Tokens that the convolution of layers of the kind `conv` sees, from 2 to 16; 3 by default. Lfm2Config has
+        /// such layers.
         conv_width "conv_L_cache": Option<usize> = Shape.optional().within(CONV_WIDTH).of(LLAMA)
             .example("4\ntype: Lfm2Config\nlayer_types: [conv, full_attention]"),
         /// Base of the rotary frequencies in layers that have the window, whose frequencies are then not scaled, as in

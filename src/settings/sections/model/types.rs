@@ -327,7 +327,7 @@ const TYPES: [TypeEntry; 30] = [
         about: "LFM2 and LFM2.5 (Liquid AI, 2025): a Llama with QK-norm and a tied head, most of whose layers have a \
                 gated short convolution (`layer_types: conv`) instead of attention, also with experts.",
         defaults: |config| (config.layer.rope_theta, config.tie_word_embeddings) = (1e6, true),
-        check: |model, _| model.use_qk_norm = model.use_qk_norm.or(Some(true)),
+        check: check_lfm2,
         family: Family::Lfm2,
         ..PLAIN
     },
@@ -476,6 +476,19 @@ fn check_nano_chat(model: &mut Model, reader: &Reader<'_>) {
     check_rotation(model, reader, false);
     let rotates_whole = model.rotary_percent.is_none_or(|share| share == 1.0);
     reader.require(&["rotary_percent"], rotates_whole, "whole heads of this type rotate; remove it");
+}
+
+/// Files of the type have no names for these.
+fn check_lfm2(model: &mut Model, reader: &Reader<'_>) {
+    model.use_qk_norm.get_or_insert(true);
+    for (key, is_there) in [
+        ("gated_linear_unit", model.gated_linear_unit == Some(false)),
+        ("use_v_norm", model.use_v_norm == Some(true)),
+        ("layer_scalars", model.layer_scalars == Some(true)),
+        ("mtp_depth", model.mtp_depth.is_some_and(|depth| depth > 0)),
+    ] {
+        reader.require(&[key], !is_there, "not built yet for this type; remove it");
+    }
 }
 
 /// No published model of the types with names of their own has experts or other further tensors.
