@@ -94,7 +94,7 @@ const TYPES: [TypeEntry; 30] = [
                 length, the root of its sum of squares plus 1e-5. The published code has no epsilon there. Baichuan \
                 1 of 7B is a plain Llama.",
         family: Family::Baichuan,
-        fits: |model| model.activation.gate().is_some(),
+        fits: has_gate,
         defaults: |config| config.head_epsilon = Some(HEAD_EPSILON),
         ..PLAIN
     },
@@ -103,7 +103,7 @@ const TYPES: [TypeEntry; 30] = [
         about: "Baichuan of 13B: a Llama whose scores of attention fall with distance (ALiBi) instead of rotary \
                 positions.",
         family: Family::Baichuan,
-        fits: |model| model.activation.gate().is_some(),
+        fits: has_gate,
         defaults: |config| config.positions = Positions::Alibi,
         ..PLAIN
     },
@@ -111,7 +111,7 @@ const TYPES: [TypeEntry; 30] = [
         word: "Baichuan2_13BConfig",
         about: "Baichuan 2 of 13B: Baichuan of 13B with the head of Baichuan 2 of 7B.",
         family: Family::Baichuan,
-        fits: |model| model.activation.gate().is_some(),
+        fits: has_gate,
         defaults: |config| {
             config.positions = Positions::Alibi;
             config.head_epsilon = Some(HEAD_EPSILON);
@@ -300,7 +300,7 @@ const TYPES: [TypeEntry; 30] = [
         },
         check: |model, reader| check_rotation(model, reader, true),
         family: Family::Cohere,
-        fits: |model| is_dense(model) && model.activation.gate().is_some(),
+        fits: |model| is_dense(model) && has_gate(model),
         ..PLAIN
     },
     TypeEntry {
@@ -312,6 +312,7 @@ const TYPES: [TypeEntry; 30] = [
             (config.qkv_bias, config.output_bias) = (true, true);
             config.activation = Activation::Gated(Gate::Clamped);
         },
+        check: |model, reader| check_gate(model, reader),
         family: Family::GptOss,
         ..PLAIN
     },
@@ -320,6 +321,7 @@ const TYPES: [TypeEntry; 30] = [
         about: "Qwen3-Next (Alibaba, 2025): a Llama whose files hold the projections of linear attention key head by key \
                 head. Qwen3.5 and 3.6 are plain Llamas with the same layers.",
         family: Family::Qwen3Next,
+        fits: has_gate,
         ..PLAIN
     },
     TypeEntry {
@@ -481,8 +483,8 @@ fn check_nano_chat(model: &mut Model, reader: &Reader<'_>) {
 /// Files of the type have no names for these.
 fn check_lfm2(model: &mut Model, reader: &Reader<'_>) {
     model.use_qk_norm.get_or_insert(true);
+    check_gate(model, reader);
     for (key, is_there) in [
-        ("gated_linear_unit", model.gated_linear_unit == Some(false)),
         ("use_v_norm", model.use_v_norm == Some(true)),
         ("layer_scalars", model.layer_scalars == Some(true)),
         ("mtp_depth", model.mtp_depth.is_some_and(|depth| depth > 0)),
@@ -491,9 +493,19 @@ fn check_lfm2(model: &mut Model, reader: &Reader<'_>) {
     }
 }
 
+/// Files of the type have no names for networks without a gate.
+fn check_gate(model: &Model, reader: &Reader<'_>) {
+    let is_gated = model.gated_linear_unit != Some(false);
+    reader.require(&["gated_linear_unit"], is_gated, "not built yet for this type; remove it");
+}
+
 /// No published model of the types with names of their own has experts or other further tensors.
 fn has_plain_tensors(model: &ModelConfig) -> bool {
-    is_dense(model) && model.activation.gate().is_some() && model.norm == Norm::RmsNorm
+    is_dense(model) && has_gate(model) && model.norm == Norm::RmsNorm
+}
+
+fn has_gate(model: &ModelConfig) -> bool {
+    model.activation.gate().is_some()
 }
 
 fn is_dense(model: &ModelConfig) -> bool {
@@ -530,4 +542,34 @@ fn check_telechat(model: &mut Model, reader: &Reader<'_>) {
 
 fn deepseek(config: &mut ModelConfig) {
     (config.norm_eps, config.init_std, config.layer.rotary_interleaved) = (1e-6, 0.02, true);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::parameters::Gpt;
+    use crate::settings::RunConfig;
+    use std::path::Path;
+
+    /// Files of every type have names for what it accepts, with gates and without.
+    #[test]
+    fn what_a_type_accepts_has_names() {
+        let mut accepted = 0;
+        for entry in &TYPES {
+            for (is_gated, activation) in [(true, "silu"), (false, "relu"), (false, "xielu")] {
+                let text = format!(
+                    "model: {{ model_config: {{ type: {}, vocab_size: 64, hidden_size: 16, num_layers: 2, num_heads: 2, \
+                     intermediate_size: 16, seq_length: 8, gated_linear_unit: {}, hidden_act: {activation} }} }}\n\
+                     train_dataset: {{ data_loader: {{ type: TextDataLoader, dataset_files: a }} }}\n\
+                     lr_schedule: {{ learning_rate: 1e-3 }}\nrunner_config: {{ epochs: 1 }}\n",
+                    entry.word,
+                    if is_gated { "True" } else { "False" },
+                );
+                let Ok(config) = RunConfig::parse(&text, Path::new("x.yaml"), &[]) else { continue };
+                assert!(!Gpt::describe(&config.plan.model).is_empty());
+                accepted += 1;
+            }
+        }
+        assert!(accepted > TYPES.len(), "{accepted} models are accepted");
+    }
 }
