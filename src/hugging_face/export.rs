@@ -184,14 +184,14 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "cohere" | "cohere2" | "gpt_neox"
         | "phi" => own_keys(name, model),
         "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
-            let linear = |layer: &LayerConfig| if layer.linear.is_some() { LINEAR } else { FULL };
+            let linear = |layer: &LayerConfig| if layer.linear().is_some() { LINEAR } else { FULL };
             let mut own = entries(own_keys(name, model));
             own.remove("hidden_act"); // which says the activation of the convolution, too
             own.insert("layer_types".into(), layers.iter().map(|layer| linear(layer)).collect());
             own.into()
         }
         "lfm2" | "lfm2_moe" => {
-            let kind = |layer: &LayerConfig| if layer.convolution.is_some() { CONVOLUTION } else { FULL };
+            let kind = |layer: &LayerConfig| if layer.convolution().is_some() { CONVOLUTION } else { FULL };
             let mut own = entries(own_keys(name, model));
             own.insert("layer_types".into(), layers.iter().map(|layer| kind(layer)).collect());
             if name == "lfm2" {

@@ -4,7 +4,7 @@
 use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
-use crate::model::config::{LayerConfig, ModelConfig};
+use crate::model::config::{LayerConfig, Mixer, ModelConfig};
 use crate::model::parameters::Gpt;
 use crate::model::{
     BatchTensors, Cache, ForwardContext, LinearCache, Mode, ModelBuffers, widest_expert_tensor,
@@ -99,13 +99,13 @@ impl GenerateRecordings {
         let experts = widest_expert_tensor(config, u32::try_from(tokens).unwrap_or(u32::MAX), true);
         let element = config.compute.bytes();
         let experts = experts.map_or(0, |[rows, cols]| element * rows * cols);
-        let cache_of = |layer: usize| match config.layer(layer).linear {
-            None if config.layer(layer).convolution.is_some() => 0, // few rows of an activation
-            None => (element * cached).saturating_mul(u64::from(config.decode(layer).cache_cols())),
-            Some(linear) => {
+        let cache_of = |layer: usize| match config.layer(layer).mixer {
+            Mixer::Softmax => (element * cached).saturating_mul(u64::from(config.decode(layer).cache_cols())),
+            Mixer::Linear(linear) => {
                 let state = (4 * sequences as u64).saturating_mul(linear.values() as u64);
                 state.saturating_mul(linear.key_dim as u64)
             }
+            Mixer::Convolution { .. } => 0, // few rows of an activation
         };
         let cache = (0..config.num_layers).map(cache_of).max().unwrap_or(0);
         logits.max((element * tokens).saturating_mul(widest as u64)).max(experts).max(cache)
@@ -194,23 +194,23 @@ impl GenerateRecordings {
 /// What generation keeps of `sequences` sequences in layer number `layer`.
 fn cache(persistents: &mut Persistents, config: &ModelConfig, sequences: u32, layer: usize) -> Cache {
     let label = format!("cache of layer {layer}");
-    if let Some(width) = config.layer(layer).convolution {
-        let kept = sequences * kept_tokens(width as u32);
-        let (cols, compute) = (config.hidden_size as u32, config.compute);
-        return Cache::Convolved(persistents.tensor(label, kept, cols, compute));
-    }
-    match config.layer(layer).linear {
-        None => {
+    match config.layer(layer).mixer {
+        Mixer::Softmax => {
             let rows = sequences * config.seq_length as u32;
             Cache::Keys(persistents.tensor(label, rows, config.decode(layer).cache_cols(), config.compute))
         }
-        Some(linear) => {
+        Mixer::Linear(linear) => {
             let kept = sequences * kept_tokens(linear.conv_width as u32);
             let held = sequences * (linear.heads * linear.key_dim) as u32;
             let conv = persistents.tensor(label, kept, linear.channels() as u32, config.compute);
             let label = format!("state of layer {layer}");
             let rule = persistents.tensor(label, held, linear.value_dim as u32, Element::F32);
             Cache::States(LinearCache { conv, rule })
+        }
+        Mixer::Convolution { width } => {
+            let kept = sequences * kept_tokens(width as u32);
+            let (cols, compute) = (config.hidden_size as u32, config.compute);
+            Cache::Convolved(persistents.tensor(label, kept, cols, compute))
         }
     }
 }

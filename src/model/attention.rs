@@ -1,4 +1,4 @@
-//! Attention by softmax: projections, norms and rotation of heads, scores, and the choice between it and linear attention.
+//! Attention by softmax: projections, norms and rotation of heads, scores, and the choice of what mixes a layer's tokens.
 //!
 //! Letters as in [`gpt`](super::gpt).
 //!
@@ -9,7 +9,7 @@
 //! PanGu-α's last layer projects its queries from a table of positions ([`LearnedQueries`]): q is a separate product,
 //! joined with k and v to the packed row, and the rest is an ordinary layer.
 
-use super::config::QkNorm;
+use super::config::{Mixer, QkNorm};
 use super::context::{DropoutSite, ForwardContext, Mode};
 use super::gpt::{Normed, Shared};
 use super::parameters::{HeadNorms, LearnedQueries, Linear, SelfAttention, TokenMixer};
@@ -39,11 +39,10 @@ impl TokenMixer<Parameter> {
         x: Option<Var>, // (N, D)
         shared: &mut Shared<'p>,
     ) -> Var {
-        let own = ctx.config.layer(layer);
-        match (self, &own.linear, own.convolution) {
-            (Self::Linear(linear), Some(sizes), None) => linear.forward(tape, ctx, layer, sizes, h, x),
-            (Self::Convolution(conv), None, Some(_)) => conv.forward(tape, ctx, layer, h, x),
-            (Self::Softmax(attention), None, None) => attention.forward(tape, ctx, layer, h, x, shared),
+        match (self, &ctx.config.layer(layer).mixer) {
+            (Self::Softmax(attention), Mixer::Softmax) => attention.forward(tape, ctx, layer, h, x, shared),
+            (Self::Linear(linear), Mixer::Linear(sizes)) => linear.forward(tape, ctx, layer, sizes, h, x),
+            (Self::Convolution(conv), Mixer::Convolution { .. }) => conv.forward(tape, ctx, layer, h, x),
             _ => panic!("the parameters of layer {layer} are not those of its attention"),
         }
     }

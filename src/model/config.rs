@@ -11,7 +11,7 @@ mod operator;
 pub use factors::Factors;
 pub use latent::LatentAttention;
 pub(crate) use layer::kv_source;
-pub use layer::{LayerConfig, Rotary};
+pub use layer::{LayerConfig, Mixer, Rotary};
 pub use linear::LinearAttention;
 pub use low_rank::{FactorInit, LowRank};
 pub use mixture::{
@@ -215,8 +215,7 @@ impl ModelConfig {
                 rotary_interleaved: false,
                 query_scaling: None,
                 has_query_table: false,
-                linear: None,
-                convolution: None,
+                mixer: Mixer::Softmax,
             },
             other_layers: Vec::new(),
             factors: Factors::default(),
@@ -315,11 +314,10 @@ impl ModelConfig {
 
     /// Columns of the product that attention in `layer` starts with.
     pub(crate) fn projected_cols(&self, layer: &LayerConfig) -> usize {
-        if let Some(linear) = layer.linear {
-            return linear.parts().iter().sum::<u32>() as usize;
-        }
-        if layer.convolution.is_some() {
-            return 3 * self.hidden_size;
+        match layer.mixer {
+            Mixer::Softmax => {}
+            Mixer::Linear(linear) => return linear.parts().iter().sum::<u32>() as usize,
+            Mixer::Convolution { .. } => return 3 * self.hidden_size,
         }
         let layout = self.head_layout(layer);
         let gates = if self.attention_gate { layout.q_cols() } else { 0 };

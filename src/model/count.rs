@@ -1,6 +1,6 @@
 //! The number of a model's parameters and the work of a token.
 
-use super::config::{LayerConfig, MixtureConfig, ModelConfig, MultiToken};
+use super::config::{LayerConfig, Mixer, MixtureConfig, ModelConfig, MultiToken};
 use super::parameters::{Gpt, Place, Role, Spec};
 
 /// Number of parameters, not counting padding.
@@ -113,13 +113,13 @@ pub(crate) fn layer_flops_per_token(config: &ModelConfig) -> Vec<f64> {
 
 /// Operations of the attention scores and weighted sums of `layer` forward, per token.
 fn attention_flops_per_token(config: &ModelConfig, layer: &LayerConfig) -> f64 {
-    if let Some(linear) = layer.linear {
-        return linear.rule_flops_per_token();
+    match layer.mixer {
+        Mixer::Softmax => {
+            flops_per_token_of_heads(config, layer.head_dim + config.value_dim(layer), layer.sliding_window)
+        }
+        Mixer::Linear(linear) => linear.rule_flops_per_token(),
+        Mixer::Convolution { .. } => 0.0, // its weights count as those of matrices do
     }
-    if layer.convolution.is_some() {
-        return 0.0; // its weights count as those of matrices do
-    }
-    flops_per_token_of_heads(config, layer.head_dim + config.value_dim(layer), layer.sliding_window)
 }
 
 /// As [`attention_flops_per_token`], of heads whose key and value are together `width` wide and whose token sees

@@ -33,7 +33,7 @@ pub use per_layer::{LayerInput, PerLayer};
 pub use share::{Applies, Repeated, Section, Share, Split, Strip};
 pub use spec::{HeadOrder, Init, Piece, Place, ReorderedHeads, Role, RowGroups, Spec, Stack, UpdateRule};
 
-use super::config::{ModelConfig, QkNorm, Values};
+use super::config::{Mixer, ModelConfig, QkNorm, Values};
 use super::names::LAYER_SCALAR;
 use scope::{Scope, StackedRows, Streams};
 
@@ -240,10 +240,12 @@ impl<P> Block<P> {
                 ["attention_norm", "attention_norm_bias"],
                 names.attention_norm,
             ),
-            attention: match (&layer.layer_config().linear, layer.layer_config().convolution) {
-                (Some(sizes), _) => TokenMixer::Linear(LinearMixer::declare(layer, sizes)),
-                (_, Some(width)) => TokenMixer::Convolution(GatedConvolution::declare(layer, width)),
-                (None, None) => TokenMixer::Softmax(SelfAttention::declare(layer, queries)),
+            attention: match &layer.layer_config().mixer {
+                Mixer::Softmax => TokenMixer::Softmax(SelfAttention::declare(layer, queries)),
+                Mixer::Linear(sizes) => TokenMixer::Linear(LinearMixer::declare(layer, sizes)),
+                Mixer::Convolution { width } => {
+                    TokenMixer::Convolution(GatedConvolution::declare(layer, *width))
+                }
             },
             post_attention_norm: after(layer, "post_attention_norm", names.post_attention_norm),
             ffn_norm: before(layer, has_ffn_norm, ["ffn_norm", "ffn_norm_bias"], names.ffn_norm),

@@ -3,8 +3,8 @@
 use gristmill::element::Element;
 use gristmill::model::config::{
     self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, LinearAttention, Llama3, LongRope,
-    MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions, QueryScaling, RopeScaling,
-    TokenDispatch, Values, Yarn,
+    Mixer, MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions, QueryScaling,
+    RopeScaling, TokenDispatch, Values, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
@@ -173,6 +173,11 @@ fn reference_layers(model: &ModelConfig) -> BTreeMap<usize, Layer> {
     let layer = |number: usize| {
         let layer = model.layer(number);
         let rope = model.rope(number).map(|_| reference_rope(model, layer));
+        let (linear, convolution) = match layer.mixer {
+            Mixer::Softmax => (None, None),
+            Mixer::Linear(linear) => (Some(reference_linear(linear)), None),
+            Mixer::Convolution { width } => (None, Some(width)),
+        };
         let growth =
             |QueryScaling { beta, original }| reference::query_scaling::QueryScaling { beta, original };
         let reference = Layer {
@@ -184,8 +189,8 @@ fn reference_layers(model: &ModelConfig) -> BTreeMap<usize, Layer> {
             window: layer.sliding_window,
             rope,
             query_scaling: layer.query_scaling.map(growth),
-            linear: layer.linear.map(reference_linear),
-            convolution: layer.convolution,
+            linear,
+            convolution,
         };
         (number, reference)
     };

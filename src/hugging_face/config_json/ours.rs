@@ -18,8 +18,8 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
     };
     let window = model.layer_kinds().find_map(|(layer, _)| model.published_window(layer));
     let slides = of_layers(&|layer| window.is_none() || model.published_window(layer).is_some());
-    let is_linear = of_layers(&|layer| layer.linear.is_some());
-    let is_convolved = of_layers(&|layer| layer.convolution.is_some());
+    let is_linear = of_layers(&|layer| layer.linear().is_some());
+    let is_convolved = of_layers(&|layer| layer.convolution().is_some());
     let values: Vec<Values> = model.layer_kinds().map(|(layer, _)| layer.values).collect();
     let mut facts: BTreeMap<&'static str, Value> = BTreeMap::from([
         ("type", type_of(model.family).into()),
@@ -95,8 +95,8 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
     ]);
     facts.extend(always_here().iter().map(|(fact, value)| (fact.as_str(), value.clone())));
     facts.extend(model.mixture.iter().flat_map(mixture));
-    facts.extend(model.layer_kinds().filter_map(|(layer, _)| layer.linear).flat_map(linear));
-    let widths = model.layer_kinds().filter_map(|(layer, _)| layer.convolution);
+    facts.extend(model.layer_kinds().filter_map(|(layer, _)| layer.linear()).flat_map(linear));
+    let widths = model.layer_kinds().filter_map(|(layer, _)| layer.convolution());
     facts.extend(widths.map(|width| ("conv_L_cache", width.into())));
     facts
 }

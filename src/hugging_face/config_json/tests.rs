@@ -4,7 +4,7 @@ mod published;
 use super::*;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, Divisors, Factors, Family, Gate, Gelu, LayerConfig, Llama3, LongRope, MixtureConfig,
+    Activation, Divisors, Factors, Family, Gate, Gelu, LayerConfig, Llama3, LongRope, Mixer, MixtureConfig,
     NormPlacement, QkNorm, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
 };
 use exported::mixture;
@@ -194,7 +194,11 @@ fn files_of_lfm2_say_it_in_several_forms() {
     let model = |width, convolved: [bool; 3]| {
         let lfm2 = ModelConfig { family: Family::Lfm2, qk_norm: true, tie_word_embeddings: true, ..llama() };
         let lfm2 = lfm2.with_layers(|layer| (layer.intermediate_size, layer.rope_theta) = (width, 1e6));
-        lfm2.with_each_layer(|number, layer| layer.convolution = convolved[number].then_some(3))
+        lfm2.with_each_layer(|number, layer| {
+            if convolved[number] {
+                layer.mixer = Mixer::Convolution { width: 3 };
+            }
+        })
     };
     let file = |keys: Value| {
         let mut file = config("lfm2", json!({"norm_eps": 1e-5}));

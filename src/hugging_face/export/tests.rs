@@ -2,8 +2,8 @@ pub(in crate::hugging_face) mod mixture;
 
 use super::*;
 use crate::model::config::{
-    Activation, Factors, Gate, Gelu, LatentAttention, LinearAttention, NormPlacement, Positions, QkNorm,
-    Sizes, Values,
+    Activation, Factors, Gate, Gelu, LatentAttention, LinearAttention, Mixer, NormPlacement, Positions,
+    QkNorm, Sizes, Values,
 };
 
 fn llama(num_heads: usize, head_dim: usize) -> ModelConfig {
@@ -140,7 +140,11 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     let heads = LinearAttention { heads: 4, key_heads: 2, key_dim: 8, value_dim: 12, conv_width: 4 };
     let qwen = |model: ModelConfig| {
         let gated = ModelConfig { attention_gate: true, zero_centered_norms: true, ..model };
-        gated.with_each_layer(|number, layer| layer.linear = (number == 0).then_some(heads))
+        gated.with_each_layer(|number, layer| {
+            if number == 0 {
+                layer.mixer = Mixer::Linear(heads);
+            }
+        })
     };
     expect(qwen(with(false, true, None)), "Qwen3_5ForCausalLM", None);
     let types = hugging_face_config(&qwen(with(false, true, None)))["layer_types"].clone();
@@ -153,7 +157,11 @@ fn each_dense_shape_has_the_architecture_that_computes_it() {
     expect(by_gelu, "Qwen3_5ForCausalLM", Some("no activation but SiLU beside linear attention"));
     let lfm2 = |model: ModelConfig| {
         let model = ModelConfig { family: Family::Lfm2, ..model };
-        model.with_each_layer(|number, layer| layer.convolution = (number == 0).then_some(3))
+        model.with_each_layer(|number, layer| {
+            if number == 0 {
+                layer.mixer = Mixer::Convolution { width: 3 };
+            }
+        })
     };
     expect(lfm2(with(false, true, None)), "Lfm2ForCausalLM", None);
     let config = hugging_face_config(&lfm2(with(false, true, None)));

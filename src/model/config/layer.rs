@@ -43,11 +43,22 @@ pub struct LayerConfig {
     /// (PanGu-α, Zeng et al. 2021, section 2.2). The last norm then comes before this layer instead of before the head.
     /// Only the last layer can be one.
     pub has_query_table: bool,
-    /// Linear attention, which takes the place of attention by softmax; its heads are its own. `None`: softmax.
-    pub linear: Option<LinearAttention>,
-    /// Tokens that a gated short convolution sees (W), from 2 on, which takes the place of attention, as in LFM2;
-    /// `None`: attention.
-    pub convolution: Option<usize>,
+    /// What mixes its tokens.
+    pub mixer: Mixer,
+}
+
+/// What mixes the tokens of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mixer {
+    /// Attention by softmax.
+    Softmax,
+    /// Linear attention, whose heads are its own.
+    Linear(LinearAttention),
+    /// A gated short convolution, as in LFM2.
+    Convolution {
+        /// Tokens that it sees (W), from 2 on.
+        width: usize,
+    },
 }
 
 /// A rotary embedding, with everything that its table of angles depends on.
@@ -83,7 +94,17 @@ pub(crate) fn kv_source(number: usize, first: usize, slides: impl Fn(usize) -> b
 impl LayerConfig {
     /// Whether the layer has attention by softmax.
     pub(crate) fn has_softmax(&self) -> bool {
-        self.linear.is_none() && self.convolution.is_none()
+        self.mixer == Mixer::Softmax
+    }
+
+    /// Its linear attention, if it has that.
+    pub(crate) fn linear(&self) -> Option<LinearAttention> {
+        if let Mixer::Linear(linear) = self.mixer { Some(linear) } else { None }
+    }
+
+    /// Tokens that its convolution sees, if it has one.
+    pub(crate) fn convolution(&self) -> Option<usize> {
+        if let Mixer::Convolution { width } = self.mixer { Some(width) } else { None }
     }
 
     /// The window, whether or not it masks anything in the sequences that are read.
@@ -140,12 +161,12 @@ impl ModelConfig {
 
     /// Whether some layers have linear attention.
     pub(crate) fn has_linear_attention(&self) -> bool {
-        self.layer_kinds().any(|(layer, _)| layer.linear.is_some())
+        self.layer_kinds().any(|(layer, _)| layer.linear().is_some())
     }
 
     /// Whether some layers have a gated short convolution instead of attention.
     pub(crate) fn has_convolutions(&self) -> bool {
-        self.layer_kinds().any(|(layer, _)| layer.convolution.is_some())
+        self.layer_kinds().any(|(layer, _)| layer.convolution().is_some())
     }
 
     /// Whether the queries of a layer come from a learned table.

@@ -133,7 +133,7 @@ impl LayerFeatures<'_> {
         let shared = mixture.filter(|moe| moe.moe_shared_expert_intermediate_size.is_some());
         let (has_gate, has_xielu) = (self.has_gate(), model.activation == Activation::Xielu);
         let (is_linear, has_softmax) =
-            (model.layer(layer).linear.is_some(), model.layer(layer).has_softmax());
+            (model.layer(layer).linear().is_some(), model.layer(layer).has_softmax());
         let has_dense = mixture.is_none_or(|moe| moe.enable_moe_block);
         match operator.needs() {
             Feature::Any => true,

@@ -8,8 +8,9 @@ pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
     Activation, Divisors, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention,
-    LinearAttention, Llama3, LongRope, MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual,
-    Positions, QkNorm, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes, Values, Yarn,
+    LinearAttention, Llama3, LongRope, Mixer, MixtureConfig, ModelConfig, Norm, NormPlacement,
+    ParallelResidual, Positions, QkNorm, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes,
+    Values, Yarn,
 };
 
 /// A model for each architecture of our exports, with and without the features that it lacks.
@@ -367,7 +368,11 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     let gated =
         |model| ModelConfig { attention_gate: true, zero_centered_norms: true, qk_norm: true, ..model };
     let qwen = |model| {
-        gated(partial(model)).with_each_layer(|number, layer| layer.linear = (number < 2).then_some(heads))
+        gated(partial(model)).with_each_layer(|number, layer| {
+            if number < 2 {
+                layer.mixer = Mixer::Linear(heads);
+            }
+        })
     };
     let of_qwen = |first_dense_layers, shared| {
         let mixture = Some(MixtureConfig { first_dense_layers, shared, ..mixture() });
@@ -382,7 +387,11 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     models.push(of_next(qwen(llama())));
     let lfm2 = |model| {
         let model = ModelConfig { family: Family::Lfm2, qk_norm: true, ..model };
-        model.with_each_layer(|number, layer| layer.convolution = (number > 0).then_some(4))
+        model.with_each_layer(|number, layer| {
+            if number > 0 {
+                layer.mixer = Mixer::Convolution { width: 4 };
+            }
+        })
     };
     models.extend([lfm2(llama()), lfm2(all_biases(llama())), window(lfm2(llama()))]);
     models.push(ModelConfig { family: Family::Lfm2, ..llama() });

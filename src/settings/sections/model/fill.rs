@@ -3,7 +3,9 @@
 use super::rope_scaling::RotationSizes;
 use super::rows::Model;
 use super::{GPT2, LLAMA, MAX_HEAD_DIM, latent, layers, rope_scaling, rotary_dim};
-use crate::model::config::{Activation, LayerConfig, ModelConfig, MultiToken, Norm, NormPlacement, QkNorm};
+use crate::model::config::{
+    Activation, LayerConfig, Mixer, ModelConfig, MultiToken, Norm, NormPlacement, QkNorm,
+};
 use crate::settings::engine::*;
 
 /// Keys of biases that files leave out where they mean the default of the base.
@@ -75,8 +77,7 @@ fn fill_config(model: &mut Model) {
         rope_scaling,
         rotary_dim,
         query_scaling,
-        linear: None,
-        convolution: None,
+        mixer: Mixer::Softmax,
         ..config.layer
     };
     let config = config.clone().with_layers(|layer| {

@@ -6,8 +6,8 @@ use super::rope_scaling::GROWTH;
 use super::rows::Model;
 use super::{MAX_HEAD_DIM, rotary_dim};
 use crate::model::config::{
-    Activation, Family, LayerConfig, LinearAttention, Norm, NormPlacement, Positions, QkNorm, RopeScaling,
-    Values, kv_source,
+    Activation, Family, LayerConfig, LinearAttention, Mixer, Norm, NormPlacement, Positions, QkNorm,
+    RopeScaling, Values, kv_source,
 };
 use crate::settings::engine::*;
 
@@ -320,11 +320,12 @@ fn source_of(model: &Model, number: usize) -> Option<usize> {
 pub(super) fn set(model: &Model, number: usize, layer: &mut LayerConfig) {
     match entry(&model.layer_types, number) {
         Some(LayerType::Linear) => {
-            (layer.linear, layer.sliding_window) = (Some(linear(model)), None);
+            (layer.mixer, layer.sliding_window) = (Mixer::Linear(linear(model)), None);
             return;
         }
         Some(LayerType::Convolution) => {
-            (layer.convolution, layer.sliding_window) = (Some(model.conv_width.unwrap_or(3)), None);
+            let width = model.conv_width.unwrap_or(3);
+            (layer.mixer, layer.sliding_window) = (Mixer::Convolution { width }, None);
             return;
         }
         Some(LayerType::Full | LayerType::Sliding) | None => {}
