@@ -163,6 +163,10 @@ fn the_forecast_of_a_large_model_is_the_memory_taken() {
     ];
     assert_forecast("large", &Setup::new("large", "").with(&large));
     assert_forecast("large LFM2", &Setup::of_convolutions("large LFM2", "").with(&large));
+    let linear = "large linear attention";
+    assert_forecast(linear, &Setup::of_linear_attention(linear, "").with(&large));
+    let beside = "large experts beside dense networks";
+    assert_forecast(beside, &Setup::beside_dense(beside, "").with(&large));
 }
 
 /// Most of it is activations, with and without recomputation.

@@ -89,6 +89,14 @@ fn linear_attention_follows_the_reference() {
     follows_the_reference(&adapters, 4);
     let muon = ["--optimizer={type: Muon, weight_decay: 0.1}"];
     follows_the_reference(&Setup::of_linear_attention("linear attention under Muon", "").with(&muon), 4);
+    for compute in ["float16", "bfloat16"] {
+        let compute = format!("--model.model_config.compute_dtype={compute}");
+        let halves = ["--runner_wrapper.scale_sense=1024", &compute];
+        follows_the_reference(
+            &Setup::of_linear_attention("linear attention in 16 bits", "").with(&halves),
+            4,
+        );
+    }
 }
 
 /// A gated convolution before a layer of attention: on each tier and in 16 bits, with adapters, of another width; and

@@ -6,6 +6,7 @@ use super::gated_delta_rule::{self as rule, GatedDeltaRule, Inputs, gated_delta_
 use super::l2_norm::{l2_norm, l2_norm_backward};
 use super::matmul::{linear, linear_backward};
 use super::rms_norm::{rms_norm, rms_norm_backward};
+use super::storage::Storage;
 use super::swiglu::{swiglu, swiglu_backward};
 use super::vector::add;
 
@@ -23,6 +24,8 @@ pub struct LinearAttention<'a> {
     pub conv_width: usize,
     /// Added to the mean square of a head in its norm.
     pub epsilon: f64,
+    /// What activations and their gradients are rounded to; strengths and decays are not.
+    pub storage: Storage,
 }
 
 /// The weights of the layer, or their gradients. With C = 2 key_heads·K + heads·V:
@@ -89,29 +92,32 @@ pub fn linear_attention_backward(
 ) -> (Vec<f64>, Weights) {
     let (rows, width) = (x.len() / shape.hidden_size, shape.hidden_size);
     let (keys, values, heads) = (shape.keys(), shape.values(), shape.rule.heads);
+    let store = |values| shape.storage.store(values);
     let at = shape.activations(x, weights);
     let (d_gated, out, _) = linear_backward(&at.gated, &weights.out, dy, rows, width, values);
-    let (dz, d_normed) = swiglu_backward(&at.z, &at.normed, &d_gated);
+    let (dz, d_normed) = swiglu_backward(&at.z, &at.normed, &store(d_gated));
     let (d_attended, norm) =
         rms_norm_backward(&at.attended, &weights.norm, &d_normed, shape.rule.value_dim, shape.epsilon);
-    let gradients = rule::gated_delta_rule_backward(&at.inputs(), &d_attended, &shape.rule);
+    let gradients = rule::gated_delta_rule_backward(&at.inputs(), &store(d_attended), &shape.rule);
     let [da, a_log, bias] =
         rule::log_decay_backward(&at.a, &weights.a_log, &weights.bias, &gradients.log_decay);
     let db: Vec<f64> =
         at.beta.iter().zip(&gradients.beta).map(|(beta, dbeta)| dbeta * beta * (1.0 - beta)).collect();
     let of_unit = |first: usize, dy: &[f64]| {
         let x = columns(&at.active, shape.channels(), first, keys);
-        l2_norm_backward(&x, dy, shape.rule.key_dim, UNIT_EPSILON)
+        store(l2_norm_backward(&x, dy, shape.rule.key_dim, UNIT_EPSILON))
     };
-    let (dq, dk) = (of_unit(0, &gradients.q), of_unit(keys, &gradients.k));
+    let [dq, dk, dv] = [gradients.q, gradients.k, gradients.v].map(store);
+    let (dq, dk) = (of_unit(0, &dq), of_unit(keys, &dk));
     let d_active: Vec<f64> = (0..rows)
         .flat_map(|row| {
-            let parts = [(&dq, keys), (&dk, keys), (&gradients.v, values)];
+            let parts = [(&dq, keys), (&dk, keys), (&dv, values)];
             parts.map(|(part, cols)| part[row * cols..(row + 1) * cols].to_vec()).concat()
         })
         .collect();
     let (d_convolved, _) = swiglu_backward(&at.convolved, &vec![1.0; at.convolved.len()], &d_active);
-    let (d_qkv, conv) = causal_conv_backward(&at.qkv, &weights.conv, &d_convolved, &shape.conv());
+    let (d_qkv, conv) = causal_conv_backward(&at.qkv, &weights.conv, &store(d_convolved), &shape.conv());
+    let [d_qkv, dz, db, da] = [d_qkv, dz, db, da].map(store);
     let back = |w: &[f64], dy: &[f64], cols: usize| linear_backward(x, w, dy, rows, cols, width);
     let (of_qkv, qkv, _) = back(&weights.qkv, &d_qkv, shape.channels());
     let (of_z, z, _) = back(&weights.z, &dz, values);
@@ -150,12 +156,13 @@ impl LinearAttention<'_> {
     fn activations(&self, x: &[f64], weights: &Weights) -> Activations {
         let (rows, width) = (x.len() / self.hidden_size, self.hidden_size);
         let (keys, values, heads) = (self.keys(), self.values(), self.rule.heads);
-        let project = |w: &[f64], cols: usize| linear(x, w, None, rows, cols, width);
+        let store = |values| self.storage.store(values);
+        let project = |w: &[f64], cols: usize| store(linear(x, w, None, rows, cols, width));
         let qkv = project(&weights.qkv, self.channels());
         let convolved = causal_conv(&qkv, &weights.conv, &self.conv());
-        let active = swiglu(&convolved, &vec![1.0; convolved.len()]);
+        let active = store(swiglu(&convolved, &vec![1.0; convolved.len()]));
         let unit = |first: usize| {
-            l2_norm(&columns(&active, self.channels(), first, keys), self.rule.key_dim, UNIT_EPSILON)
+            store(l2_norm(&columns(&active, self.channels(), first, keys), self.rule.key_dim, UNIT_EPSILON))
         };
         let (q, k) = (unit(0), unit(keys));
         let v = columns(&active, self.channels(), 2 * keys, values);
@@ -164,10 +171,10 @@ impl LinearAttention<'_> {
             project(&weights.b, heads).into_iter().map(|b| 1.0 / (1.0 + (-b).exp())).collect();
         let log_decay = rule::log_decay(&a, &weights.a_log, &weights.bias);
         let inputs = Inputs { q: &q, k: &k, v: &v, log_decay: &log_decay, beta: &beta };
-        let attended = gated_delta_rule(&inputs, &self.rule);
+        let attended = store(gated_delta_rule(&inputs, &self.rule));
         let normed = rms_norm(&attended, &weights.norm, self.rule.value_dim, self.epsilon);
         let z = project(&weights.z, values);
-        let gated = swiglu(&z, &normed);
+        let gated = store(swiglu(&z, &normed));
         Activations { qkv, convolved, active, q, k, v, z, a, beta, log_decay, attended, normed, gated }
     }
 }
@@ -204,6 +211,7 @@ mod tests {
         },
         conv_width: 4,
         epsilon: 1e-6,
+        storage: Storage::Exact,
     };
 
     /// The weights, each of `of` their number and size.

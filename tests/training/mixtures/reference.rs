@@ -51,13 +51,18 @@ fn biased_groups_with_a_shared_expert_follow_the_reference() {
     follows(&Setup::experts("deepseek", routing, "use_qk_norm: True, n_kv_heads: 2"));
 }
 
-/// A dense network beside the experts: in some layers alone, and on GPUs' kernels.
+/// A dense network beside the experts: in some layers alone, on GPUs' kernels, and in 16 bits.
 #[test]
 fn experts_beside_dense_networks_follow_the_reference() {
     let first = ["--moe_config.first_k_dense_replace=1"];
     follows(&Setup::beside_dense("beside", "").with(&first));
     let portable = Setup::beside_dense("beside on portable", "").with(&["--context.tier=portable"]);
     follows_the_reference(&portable, 4);
+    for compute in ["float16", "bfloat16"] {
+        let compute = format!("--model.model_config.compute_dtype={compute}");
+        let halves = ["--runner_wrapper.scale_sense=1024", &compute];
+        follows_the_reference(&Setup::beside_dense("beside in 16 bits", "").with(&halves), 4);
+    }
 }
 
 /// LFM2's experts: the same router without groups, behind a gated convolution and behind attention.

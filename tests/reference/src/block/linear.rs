@@ -8,7 +8,6 @@ use crate::linear_attention::{
 };
 use crate::low_rank::LowRank;
 use crate::matmul::{matmul_nn, matmul_nt, matmul_tn};
-use crate::storage::Storage;
 use crate::vector::{add, scaled};
 
 /// The names of its tensors.
@@ -70,7 +69,6 @@ impl Block<'_> {
     }
 
     fn linear_shape(&self, heads: &LinearHeads) -> LinearAttention<'_> {
-        assert!(self.shape.storage == Storage::Exact, "linear attention has no rounding here.");
         let LinearHeads { heads, key_heads, key_dim, value_dim, conv_width } = *heads;
         let scale = 1.0 / (key_dim as f64).sqrt();
         let tokens = self.sequence_length;
@@ -79,6 +77,7 @@ impl Block<'_> {
             rule: GatedDeltaRule { tokens, heads, key_heads, key_dim, value_dim, scale, starts: None },
             conv_width,
             epsilon: self.shape.norm_eps,
+            storage: self.shape.storage,
         }
     }
 
