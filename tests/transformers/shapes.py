@@ -259,6 +259,7 @@ SHAPES = {
     "cohere with biases and a head of its own": ("cohere", {"attention_bias": True, "tie_word_embeddings": False, **ROPE}, "equal"),
     "cohere with norms of heads": ("cohere", {"use_qk_norm": True, **ROPE}, "refused"),
     "cohere2": ("cohere2", {"sliding_window": 7, "num_hidden_layers": 5, "logit_scale": 0.3, **ROPE}, "equal"),
+    "cohere2 with heads of another width": ("cohere2", {"sliding_window": 7, "head_dim": 24, **ROPE}, "equal"),
     "cohere2 with a list": ("cohere2", {"sliding_window": 7, "layer_types": [FULL, SLIDING, FULL], "attention_bias": True, **ROPE}, "equal"),
     "cohere2 without windows": ("cohere2", {"layer_types": [FULL] * 3, "tie_word_embeddings": False, **ROPE}, "equal"),
     "jais2": ("jais2", {"layer_norm_eps": 3e-2, **ROPE}, "equal"),

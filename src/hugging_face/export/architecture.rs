@@ -334,15 +334,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (
             matches!(
                 name,
-                "deepseek"
-                    | "helium"
-                    | "olmoe"
-                    | "stablelm"
-                    | "cohere2"
-                    | "gpt_neox"
-                    | "falcon"
-                    | "gptj"
-                    | "mpt"
+                "deepseek" | "helium" | "olmoe" | "stablelm" | "gpt_neox" | "falcon" | "gptj" | "mpt"
             ) && has_own_heads,
             "head_dim of its own",
         ),
