@@ -212,7 +212,7 @@ impl ModelConfig {
     }
 
     /// What limits [`longest_text`](Self::longest_text), in words.
-    pub(crate) fn limit_of_texts(&self) -> &'static str {
+    pub fn limit_of_texts(&self) -> &'static str {
         match self.longest_text() < self.max_positions {
             true => "the tokens up to which all texts rotate alike (rope_scaling)",
             false => "the positions of the model",
