@@ -102,7 +102,7 @@ impl CausalConv {
 }
 
 /// y (N, C) of x (N, C), or (N, 3 C) with gates, which may be a range of columns of a larger tensor, and w (W, C): with
-/// z[t] the sum over the last W tokens t - W + 1 + j of w[j] · x, y as the [form](ConvForm) has it.
+/// `z[t]` the sum over the last W tokens t - W + 1 + j of `w[j]` · x, y as the [form](ConvForm) has it.
 #[track_caller]
 pub fn causal_conv(rec: &mut Recorder, x: Tensor, w: Tensor, y: Tensor, conv: &CausalConv) {
     assert_channels("y", &y, &x, &w);

@@ -26,7 +26,7 @@ const LANES: u32 = 256;
 /// first arrives.
 const EACH: u32 = 4;
 
-/// The largest magnitude of each of [`PARTS`] parts of `x`, bf16 or f32: (1, PARTS), u32, the upper halves of the bits
+/// The largest magnitude of each of `PARTS` parts of `x`, bf16 or f32: (1, PARTS), u32, the upper halves of the bits
 /// of f32. `offsets` (1, E + 1) are the rows of experts, if only these hold anything.
 ///
 /// A tensor is measured once for all products that read it, until something else uses it. Measuring all operands,
