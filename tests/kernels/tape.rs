@@ -321,6 +321,29 @@ fn clip() {
 }
 
 #[test]
+fn scale_gates() {
+    check("tape scale_gates", |case| {
+        let (chosen, experts) = (3, 5);
+        let (gates, scale) = (case.input(N, chosen, F32), weight(case, 1, experts));
+        let ids: Vec<u32> = (0..N * chosen).map(|choice| (choice * choice + choice / 2) % experts).collect();
+        let (dy, before) = (case.input(N, chosen, F32), case.input(N, chosen, F32));
+        let on_device = case.integers(&ids);
+        let mut tape = Tape::new(&mut case.rec);
+        let leaf = tape.leaf(gates.tensor, true);
+        tape.give(leaf, before.tensor);
+        let y = tape.scale_gates(leaf, on_device, &scale.parameter);
+        tape.give(y, dy.tensor);
+        tape.backward();
+        let gradient = tape.gradient(leaf).expect("gates need a gradient");
+        let ids: Vec<usize> = ids.into_iter().map(|id| id as usize).collect();
+        let (d_gates, d_scale) =
+            reference::expert_scale::scale_gates_backward(&gates.values, &ids, &scale.values, &dy.values);
+        case.expect("d gates", gradient, sum(&before.values, &d_gates), 4.0 * allowed(F32, 1));
+        expect_weight(case, "scale", &scale, &d_scale, N * chosen);
+    });
+}
+
+#[test]
 fn xielu() {
     check("tape xielu", |case| {
         let x = case.input(N, 7, F32);
