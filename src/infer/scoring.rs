@@ -7,14 +7,13 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::infer::on_device::{Loading, OnDevice};
 use crate::model::config::{ModelConfig, Recomputed};
-use crate::model::{ForwardContext, Mode};
+use crate::model::{BatchTensors, ForwardContext, Mode};
 use crate::ops::step_state::{LossState, StepState};
 use crate::perf::limits::{check_activations, check_turns, misfit_of_loaded};
 use crate::ranks::RankLayout;
-use crate::record::{BufferId, PersistentId, Recorder, Recording, State, Tensor};
+use crate::record::{Recorder, Recording, State, Tensor};
 use crate::settings::RunPlan;
 use crate::tape::{CrossEntropy, Tape};
-use crate::train::batch_arrays::BatchArrays;
 
 /// Default for the longest window in tokens: the gain of a longer context is another measurement.
 const LONGEST_WINDOW: usize = 2048;
@@ -33,8 +32,7 @@ pub struct Scorer<'gpu> {
 
 /// The tensors of batches of one shape.
 struct Pass {
-    arrays: BatchArrays,
-    batch: PersistentId,
+    batch: BatchTensors,
     losses: Tensor,
 }
 
@@ -86,21 +84,21 @@ impl<'gpu> Scorer<'gpu> {
         let mut record = |spec: &BatchSpec| {
             let model = model.with_window(spec.seq_length);
             let tokens = (spec.batch_size * spec.seq_length) as u32;
-            let arrays = BatchArrays { ahead: 0, ..BatchArrays::of(&model, tokens, true) };
-            let batch = persistents.add("batch", arrays.bytes());
+            let next_token = ModelConfig { multi_token: None, ..model.clone() };
+            let batch = BatchTensors::new(&next_token, tokens, true, persistents, "batch".into());
             let losses = persistents.tensor("losses", 1, tokens, Element::F32);
             let mut rec = Recorder::new("score", capabilities);
             let context = ForwardContext {
                 config: &model,
                 buffers,
-                batch: arrays.tensors(BufferId::Persistent(batch)),
+                batch,
                 expert_ranks: None,
                 matrix_ranks: None,
                 mode: Mode::Scoring,
             };
             let loss = CrossEntropy { losses: Some(losses), ..context.cross_entropy(step, loss) };
             gpt.loss(&mut Tape::forward_only(&mut rec), &context, &loss);
-            Ok((Pass { arrays, batch, losses }, rec.try_finish()?))
+            Ok((Pass { batch, losses }, rec.try_finish()?))
         };
         let recorded = packed.specs().map(&mut record).collect::<Result<Vec<_>>>();
         let (passes, recordings): (Vec<Pass>, Vec<Recording>) =
@@ -128,8 +126,8 @@ impl<'gpu> Scorer<'gpu> {
     async fn batch_losses(&self, batch: (usize, u64)) -> Result<Vec<f32>> {
         let OnDevice { gpu, buffers, prepared, reader } = &self.on_device;
         let (shape, pass) = (batch.0, &self.passes[batch.0]);
-        pass.arrays.for_each(&self.packed.batch(batch)?, |offset, ids| {
-            gpu.write(buffers, pass.batch, offset, bytemuck::cast_slice(ids));
+        pass.batch.for_each(&self.packed.batch(batch)?, |offset, ids| {
+            gpu.write(buffers, pass.batch.buffer(), offset, bytemuck::cast_slice(ids));
         });
         self.on_device.replay(shape).await?;
         let bytes = reader.tensor(gpu, buffers, prepared, shape, &pass.losses).await?;

@@ -86,7 +86,7 @@ impl Recordings {
         let arenas = Arenas::new(&layout, &mut persistents, &plan.settings.optimizer, &ownership);
         let tensors = RunTensors::new(plan, steps, &mut persistents, &capabilities)?;
         let logits = MaxLogits::new(plan, &mut persistents);
-        let in_flight = tensors.in_flight(&chunks.in_flight, &mut persistents);
+        let in_flight = tensors.in_flight(plan, &chunks.in_flight, &mut persistents);
         let hot_copies = HotCopies::new(
             model,
             (&layout, &arenas.read()),
@@ -229,7 +229,7 @@ impl Recordings {
 
     /// Bytes of the id arrays of a micro-batch.
     pub(crate) fn batch_bytes(&self) -> u64 {
-        self.tensors.batch_arrays.bytes()
+        self.persistents.buffers()[self.tensors.batch.buffer().0 as usize].1
     }
 
     /// Bytes of the pieces in which checkpoints are read from the device.

@@ -210,7 +210,7 @@ impl Trainer<'_> {
     ) -> Result<()> {
         data.fill(micro_step, &mut self.batch)?;
         // The buffers of micro-batches under way are laid out alike.
-        self.recordings.tensors.batch_arrays.for_each(&self.batch, |offset, ids| {
+        self.recordings.tensors.batch.for_each(&self.batch, |offset, ids| {
             self.staged[offset as usize..][..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));
         });
         self.uploads.upload(self.gpu, encoder, &self.staged, &self.buffers, batch).await?;

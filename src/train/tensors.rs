@@ -1,6 +1,5 @@
 //! The tensors that a run keeps on the device in addition to its arenas: states, the batch, and tables.
 
-use super::batch_arrays::BatchArrays;
 use super::schedule::schedule_columns;
 use crate::element::Element;
 use crate::error::Result;
@@ -11,7 +10,7 @@ use crate::ops::grad_norm::StepTensors;
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
 use crate::ops::step_state::{LossState, StepState};
 use crate::perf::limits::check_binding;
-use crate::record::{BufferId, Persistents, State, Tensor};
+use crate::record::{Persistents, State, Tensor};
 use crate::settings::{Adaptation, RunPlan};
 use crate::tape::CrossEntropy;
 
@@ -40,8 +39,6 @@ pub struct RunTensors {
     pub eval_correct: Option<Tensor>,
     /// Learning rate and bias corrections, by global step.
     pub schedule: Tensor,
-    /// The id arrays of a micro-batch.
-    pub batch_arrays: BatchArrays,
     /// The current micro-batch; in a pipeline the first of those [under way](Self::in_flight).
     pub batch: BatchTensors,
     /// `LossState` of multi-token prediction, for a model that has it.
@@ -80,8 +77,7 @@ impl RunTensors {
         let remedy = "lower runner_config.epochs or runner_config.stop_step";
         check_binding(schedule.bytes(), capabilities, what, remedy)?;
         let tokens = (settings.runner.batch_size * model.seq_length) as u32;
-        let batch_arrays = BatchArrays::of(model, tokens, plan.isolates_documents());
-        let batch = BufferId::Persistent(persistents.add("batch", batch_arrays.bytes()));
+        let batch = BatchTensors::new(model, tokens, plan.isolates_documents(), persistents, "batch".into());
         Ok(Self {
             state,
             scaler,
@@ -89,8 +85,7 @@ impl RunTensors {
             eval_loss,
             eval_correct,
             schedule,
-            batch_arrays,
-            batch: batch_arrays.tensors(batch),
+            batch,
             ahead_loss: model.multi_token.map(|_| LossState::tensor(persistents, "loss state ahead")),
             model: ModelBuffers::new(model, tokens, persistents),
             masks: model.has_dropout().then(|| Masks {
@@ -109,14 +104,23 @@ impl RunTensors {
 
     /// The tensors that micro-batches have of their own, for each chunk of layers and each of its micro-batches under
     /// way; `counts` says how many there are. The first one uses the tensors that a run without a pipeline has.
-    pub(super) fn in_flight(&self, counts: &[usize], persistents: &mut Persistents) -> Vec<Vec<InFlight>> {
-        let arrays = self.batch_arrays;
+    pub(super) fn in_flight(
+        &self,
+        plan: &RunPlan,
+        counts: &[usize],
+        persistents: &mut Persistents,
+    ) -> Vec<Vec<InFlight>> {
+        let (tokens, isolates) = (self.batch.tokens.cols, plan.isolates_documents());
         let mut first = Some(InFlight { batch: self.batch, masks: self.masks });
         let mut one = |chunk: usize, slot: usize| {
             first.take().unwrap_or_else(|| InFlight {
-                batch: arrays.tensors(BufferId::Persistent(
-                    persistents.add(format!("batch {chunk}.{slot}"), arrays.bytes()),
-                )),
+                batch: BatchTensors::new(
+                    &plan.model,
+                    tokens,
+                    isolates,
+                    persistents,
+                    format!("batch {chunk}.{slot}"),
+                ),
                 masks: self.masks.map(|masks| Masks {
                     state: DropoutState::tensor(persistents, format!("dropout state {chunk}.{slot}")),
                     ..masks

@@ -154,17 +154,14 @@ impl<'gpu> Trainer<'gpu> {
         let prepared = gpu.prepare(&recordings.all(), &buffers, Guard::Off).await?;
         let preparation = begin.elapsed();
         gpu.wait().await?; // frees wgpu's copies of the params
-        let id = |tensor: Tensor| {
-            tensor.buffer.persistent().ok_or_else(|| Error::Device("a state tensor is not persistent".into()))
-        };
         let step_readback = StepReadback::new(&recordings);
         let evaluation_readback = EvaluationReadback::new(&recordings);
         let ids = Ids {
             step: recordings.accumulated().collect(),
             evaluation: evaluation_readback.sources.list.iter().map(|(id, _)| *id).collect(),
             batches: (recordings.in_flight.iter())
-                .map(|slots| slots.iter().map(|one| id(one.batch.tokens)).collect())
-                .collect::<Result<_>>()?,
+                .map(|slots| slots.iter().map(|one| one.batch.buffer()).collect())
+                .collect(),
         };
         let batch_bytes = recordings.batch_bytes();
         let trainer = Self {

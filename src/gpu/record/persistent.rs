@@ -27,6 +27,13 @@ impl Persistents {
         Tensor::new(BufferId::Persistent(id), 0, rows, cols, element)
     }
 
+    /// Adds a buffer for what `lay` places in it. `lay` returns that and how many bytes it takes.
+    pub fn laid_out<T>(&mut self, label: impl Into<String>, lay: impl FnOnce(BufferId) -> (T, u64)) -> T {
+        let (placed, bytes) = lay(BufferId::Persistent(PersistentId(self.buffers.len() as u32)));
+        self.add(label, bytes);
+        placed
+    }
+
     /// (label, bytes) of each buffer, indexed by id.
     pub fn buffers(&self) -> &[(String, u64)] {
         &self.buffers
