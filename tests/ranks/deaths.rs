@@ -3,10 +3,9 @@
 #![cfg(all(feature = "mpi", unix))]
 
 use crate::noted::{is_there, note, signal};
-use crate::runs::{FolderRun, MORTAL_RANKS, mortal_deaths, mortal_stages};
+use crate::runs::{FolderRun, MORTAL_RANKS, live_through_deaths, mortal_stages};
 use crate::transports::{Ended, Job};
-use gristmill::random::Philox;
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
@@ -151,27 +150,17 @@ fn left_behind(home: &Path) -> Vec<String> {
 
 #[test]
 fn the_process_of_a_stage_may_be_killed_at_any_moment() {
-    let (random, want) = (Philox::new(12, 0), mortal_stages(STEPS));
-    let undisturbed = Life::start(&want).complete();
-    let want = want.left();
-    let (mut run, mut runs, mut lives, mut deaths) =
-        (mortal_stages(STEPS), 1, 0, BTreeMap::<Phase, u64>::new());
-    while deaths.values().sum::<u64>() < mortal_deaths() {
-        let [victim, moment, ..] = random.block(lives);
-        let (victim, moment) = (victim as usize % MORTAL_RANKS, undisturbed.moment(lives, moment));
-        lives += 1;
-        assert!(lives <= 5 * mortal_deaths(), "the run outlives its deaths");
-        if let Some(phase) = Life::start(&run).kill(victim, moment) {
-            *deaths.entry(phase).or_default() += 1;
-        } else {
-            run.left().assert_equals("interrupted by deaths", &want);
-            (run, runs) = (mortal_stages(STEPS), runs + 1);
-        }
-    }
-    Life::start(&run).complete();
-    run.left().assert_equals("interrupted by deaths", &want);
-    let Undisturbed { to_first_step, in_all } = undisturbed;
-    println!(
-        "{runs} runs, each {to_first_step:.1?} to its first step and {in_all:.1?} in all, lasted through {deaths:?}"
+    let undisturbed = OnceCell::new();
+    live_through_deaths(
+        || mortal_stages(STEPS),
+        12,
+        |run| {
+            let whole = Life::start(run).complete();
+            drop(undisturbed.set(whole));
+        },
+        |run, life, [victim, moment, ..]| {
+            let undisturbed = undisturbed.get().expect("it comes first");
+            Life::start(run).kill(victim as usize % MORTAL_RANKS, undisturbed.moment(life, moment))
+        },
     );
 }

@@ -45,7 +45,9 @@ pub use files::{
 pub use folder_run::{FolderRun, Left};
 pub use generated::{GREEDY, continuations, trained_model, trained_model_with_tokenizer};
 pub use leased::Leased;
-pub use mortal::{MORTAL_RANKS, mortal, mortal_deaths, mortal_hot_experts, mortal_matrices, mortal_stages};
+pub use mortal::{
+    MORTAL_RANKS, live_through_deaths, mortal, mortal_hot_experts, mortal_matrices, mortal_stages,
+};
 pub use on_ranks::{on_counting_ranks, on_ranks, run_on_rank};
 pub use reference_shape::reference_shape;
 pub use resumable::{STEPS, evaluated, resumable, uninterrupted};

@@ -1,13 +1,41 @@
 //! A tiny run of several ranks, for deaths at any moment.
 
 use super::{FolderRun, Setup, is_long};
+use gristmill::random::Philox;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 
 /// How many ranks it has.
 pub const MORTAL_RANKS: usize = 3;
 
-/// How many deaths it lives through.
-pub fn mortal_deaths() -> u64 {
-    if is_long() { 30 } else { 5 }
+/// Interrupts a run of `mortal` by deaths, and checks that it leaves what one leaves that goes on undisturbed by
+/// `live_on`. `die` lives once in a run, with the number of its life and random bits drawn from `seed`, and says how it
+/// died: `None` if the run was complete before. Then the next run begins.
+pub fn live_through_deaths<K: Copy + Ord + Debug>(
+    mortal: impl Fn() -> FolderRun,
+    seed: u64,
+    live_on: impl Fn(&FolderRun),
+    mut die: impl FnMut(&FolderRun, u64, [u32; 4]) -> Option<K>,
+) {
+    let most_deaths = if is_long() { 30 } else { 5 };
+    let undisturbed = mortal();
+    live_on(&undisturbed);
+    let (random, want) = (Philox::new(seed, 0), undisturbed.left());
+    let (mut run, mut runs, mut lives, mut deaths) = (mortal(), 1, 0, BTreeMap::<K, u64>::new());
+    while deaths.values().sum::<u64>() < most_deaths {
+        assert!(lives < 5 * most_deaths, "the run outlives its deaths");
+        let death = die(&run, lives, random.block(lives));
+        lives += 1;
+        if let Some(death) = death {
+            *deaths.entry(death).or_default() += 1;
+        } else {
+            run.left().assert_equals("interrupted by deaths", &want);
+            (run, runs) = (mortal(), runs + 1);
+        }
+    }
+    live_on(&run);
+    run.left().assert_equals("interrupted by deaths", &want);
+    println!("{runs} runs lasted through {deaths:?}");
 }
 
 /// A run of [`MORTAL_RANKS`] that saves after every second step, up to step `stop_step`, and goes on where it was. The

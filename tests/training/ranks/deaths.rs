@@ -5,15 +5,13 @@
 //! is bit-identical.
 
 use crate::runs::{
-    FolderRun, MORTAL_RANKS as RANKS, mortal, mortal_deaths, mortal_hot_experts, mortal_matrices,
+    FolderRun, MORTAL_RANKS as RANKS, live_through_deaths, mortal, mortal_hot_experts, mortal_matrices,
     mortal_stages, run_on_rank,
 };
 use gristmill::error::{Error, Result};
-use gristmill::random::Philox;
 use gristmill::ranks::{Ranks, Transport, in_process};
 use gristmill::train::run::Summary;
 use pollster::block_on;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -242,30 +240,24 @@ fn a_rank_with_copies_of_experts_may_end_at_any_moment() {
 }
 
 fn lives_through_deaths(mortal: fn(u64) -> FolderRun, seed: u64) {
-    let (random, want) = (Philox::new(seed, 0), mortal(STEPS));
-    live_on(&want);
-    let want = want.left();
-    let (mut run, mut runs, mut lives, mut deaths) = (mortal(STEPS), 1, 0, BTreeMap::<&str, u64>::new());
-    while deaths.values().sum::<u64>() < mortal_deaths() {
-        let [victim, moment, ..] = random.block(lives);
-        let (victim, fate) = (victim as usize % RANKS, Fate::of(lives, moment));
-        lives += 1;
-        let since = Instant::now();
-        let ends = live(&run, victim, fate);
-        let took = since.elapsed();
-        println!("rank {victim}, {fate:?}: {took:.1?}, newest checkpoint {:?}", run.newest());
-        assert!(took < WITHIN, "the others took {took:?}");
-        if ends[victim].as_ref().is_some_and(Result::is_ok) {
-            // The run was shorter than its life.
-            ends.into_iter().for_each(|end| drop(end.expect("no panic").expect("a whole run")));
-            run.left().assert_equals("interrupted by deaths", &want);
-            (run, runs) = (mortal(STEPS), runs + 1);
-            continue;
-        }
-        *deaths.entry(fate.kind()).or_default() += 1;
-        check_ends(&run, victim, fate, ends);
-    }
-    live_on(&run);
-    run.left().assert_equals("interrupted by deaths", &want);
-    println!("{runs} runs lasted through {deaths:?}");
+    live_through_deaths(
+        || mortal(STEPS),
+        seed,
+        live_on,
+        |run, life, [victim, moment, ..]| {
+            let (victim, fate) = (victim as usize % RANKS, Fate::of(life, moment));
+            let since = Instant::now();
+            let ends = live(run, victim, fate);
+            let took = since.elapsed();
+            println!("rank {victim}, {fate:?}: {took:.1?}, newest checkpoint {:?}", run.newest());
+            assert!(took < WITHIN, "the others took {took:?}");
+            if ends[victim].as_ref().is_some_and(Result::is_ok) {
+                // The run was shorter than its life.
+                ends.into_iter().for_each(|end| drop(end.expect("no panic").expect("a whole run")));
+                return None;
+            }
+            check_ends(run, victim, fate, ends);
+            Some(fate.kind())
+        },
+    );
 }
