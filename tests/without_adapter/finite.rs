@@ -6,10 +6,11 @@
 //! alone and among keys with the order of floats are none. A variable counts as computed, since what it holds may come
 //! from several places.
 
+use crate::statements::statements;
 use gristmill::kernels::{Composed, Kernel};
 use naga::valid::{Capabilities, FunctionInfo, ModuleInfo, ValidationFlags, Validator};
 use naga::{
-    AddressSpace, BinaryOperator, Block, Expression, Function, Handle, Literal, Module, RelationalFunction,
+    AddressSpace, BinaryOperator, Expression, Function, Handle, Literal, Module, RelationalFunction,
     ScalarKind, Span, Statement, TypeInner,
 };
 use std::collections::{BTreeSet, HashMap};
@@ -145,7 +146,7 @@ impl<'m> Walk<'m> {
                 walk.values[handle.index()] = walk.value(handle, expression, &argument);
                 walk.comparison(handle, expression);
             }
-            walk.block(&function.body);
+            walk.walk();
             if before == walk.state() {
                 return walk;
             }
@@ -309,16 +310,9 @@ impl<'m> Walk<'m> {
         }
     }
 
-    fn block(&mut self, block: &Block) {
-        for (statement, span) in block.span_iter() {
+    fn walk(&mut self) {
+        for (statement, span) in statements(&self.function.body) {
             match statement {
-                Statement::Block(inner) => self.block(inner),
-                Statement::If { accept: one, reject: other, .. }
-                | Statement::Loop { body: one, continuing: other, .. } => {
-                    self.block(one);
-                    self.block(other);
-                }
-                Statement::Switch { cases, .. } => cases.iter().for_each(|case| self.block(&case.body)),
                 Statement::Return { value: Some(value) } => {
                     self.summary.result = self.summary.result.and(self.of(*value));
                 }
@@ -330,7 +324,7 @@ impl<'m> Walk<'m> {
                 Statement::Call { function, arguments, result } => {
                     let summary = self.summaries[function];
                     let of_arguments: Vec<Origins> = arguments.iter().map(|each| self.of(*each)).collect();
-                    self.test(summary.tested.at_call(&of_arguments), *span);
+                    self.test(summary.tested.at_call(&of_arguments), span);
                     if let Some(result) = result {
                         self.results.insert(*result, summary.result.at_call(&of_arguments));
                     }

@@ -28,6 +28,7 @@ mod settings;
 mod shaders;
 mod sizes;
 mod staging;
+mod statements;
 mod text_data;
 mod tidy;
 mod tokenize;

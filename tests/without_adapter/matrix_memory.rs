@@ -5,12 +5,13 @@
 //! in whatever order. That offsets and strides within them are multiples is found by the interpreter
 //! (`tests/interpreter`).
 
+use crate::statements::statements;
 use gristmill::element::Element::F16;
 use gristmill::kernels::{Capabilities, Kernel, compose};
 use gristmill::ops::matmul::{Layout, Problem, plan};
 use naga::proc::Layouter;
 use naga::valid::ModuleInfo;
-use naga::{AddressSpace, Block, Expression, Function, Handle, Module, Statement, TypeInner};
+use naga::{AddressSpace, Expression, Function, Module, Statement, TypeInner};
 
 /// Panics unless matrices are in vectors of 8 bytes or more, and sizes of variables are multiples of 16 bytes.
 pub fn check(kernel: &Kernel, module: &Module, info: &ModuleInfo) {
@@ -56,24 +57,14 @@ fn elements<'m>(module: &'m Module, info: &'m ModuleInfo) -> Vec<&'m TypeInner> 
             Expression::CooperativeLoad { data, .. } => Some(data.pointer),
             _ => None,
         });
-        let pointers = loads.chain(stores(&function.body)).collect::<Vec<_>>();
-        pointers.into_iter().map(|pointer| match info[pointer].ty.inner_with(&module.types) {
+        let stores = statements(&function.body).into_iter().filter_map(|(statement, _)| match statement {
+            Statement::CooperativeStore { data, .. } => Some(data.pointer),
+            _ => None,
+        });
+        loads.chain(stores).map(|pointer| match info[pointer].ty.inner_with(&module.types) {
             TypeInner::Pointer { base, .. } => &module.types[*base].inner,
             other => other,
         })
     };
     functions.chain(entries).flat_map(of_function).collect()
-}
-
-/// The pointers through which a block stores matrices.
-fn stores(block: &Block) -> Vec<Handle<Expression>> {
-    let of = |statement: &Statement| match statement {
-        Statement::CooperativeStore { data, .. } => vec![data.pointer],
-        Statement::Block(inner) => stores(inner),
-        Statement::If { accept: one, reject: other, .. }
-        | Statement::Loop { body: one, continuing: other, .. } => [stores(one), stores(other)].concat(),
-        Statement::Switch { cases, .. } => cases.iter().flat_map(|case| stores(&case.body)).collect(),
-        _ => Vec::new(),
-    };
-    block.iter().flat_map(of).collect()
 }

@@ -1,6 +1,7 @@
 //! Loops are unrolled where their passes are known and index an array of the invocation, and nowhere else; what they
 //! compute stays the same, which `tests/kernels` shows by running every kernel both ways.
 
+use crate::statements::statements;
 use gristmill::kernels::unroll;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{Block, EntryPoint, Expression, Function, Module, Statement};
@@ -16,23 +17,17 @@ fn unrolled(wgsl: &str) -> Module {
 }
 
 /// How many statements of `block` `is_meant` is true of, those in blocks within it included.
-fn count(block: &Block, is_meant: &impl Fn(&Statement) -> bool) -> usize {
-    let within = |statement: &Statement| match statement {
-        Statement::Block(inner) => count(inner, is_meant),
-        Statement::If { accept, reject, .. } => count(accept, is_meant) + count(reject, is_meant),
-        Statement::Loop { body, continuing, .. } => count(body, is_meant) + count(continuing, is_meant),
-        _ => 0,
-    };
-    block.iter().map(|statement| usize::from(is_meant(statement)) + within(statement)).sum()
+fn count(block: &Block, is_meant: impl Fn(&Statement) -> bool) -> usize {
+    statements(block).into_iter().filter(|(statement, _)| is_meant(statement)).count()
 }
 
 fn loops(entry: &EntryPoint) -> usize {
-    count(&entry.function.body, &|statement| matches!(statement, Statement::Loop { .. }))
+    count(&entry.function.body, |statement| matches!(statement, Statement::Loop { .. }))
 }
 
 /// Stores to an element of a local array that is named by a constant.
 fn stores(function: &Function) -> usize {
-    count(&function.body, &|statement| {
+    count(&function.body, |statement| {
         let Statement::Store { pointer, .. } = statement else { return false };
         let Expression::AccessIndex { base, .. } = function.expressions[*pointer] else { return false };
         matches!(function.expressions[base], Expression::LocalVariable(_))

@@ -5,15 +5,14 @@
 //! A variant of `portable` needs no optional feature, but for `shader-f16` in those that convert by it.
 
 use crate::shaders::portable_variants;
+use crate::statements::statements;
 use crate::{matrix_memory, memory_model};
 use gristmill::kernels::{Access, Composed, Condition, Kernel, Variable, compose, unroll};
 use naga::back::pipeline_constants::process_overrides;
 use naga::back::{PipelineConstants, hlsl, msl, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use naga::{
-    AddressSpace, Block, Expression, Function, Handle, Module, ResourceBinding, ShaderStage, Statement,
-};
+use naga::{AddressSpace, Expression, Function, Handle, Module, ResourceBinding, ShaderStage, Statement};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Panics unless every API that can run a variant has it written.
@@ -86,26 +85,17 @@ fn arrays_indexed_by_values(module: &Module, function: &Function) -> BTreeSet<St
             _ => return Some("a value".to_string()),
         }
     };
-    emitted(&function.body)
-        .into_iter()
+    let emitted = statements(&function.body).into_iter().filter_map(|(statement, _)| match statement {
+        Statement::Emit(range) => Some(range.clone()),
+        _ => None,
+    });
+    emitted
+        .flatten()
         .filter_map(|each| match expressions[each] {
             Expression::Access { base, .. } => root(base),
             _ => None,
         })
         .collect()
-}
-
-/// The expressions that are computed in `block`.
-fn emitted(block: &Block) -> Vec<Handle<Expression>> {
-    let of = |statement: &Statement| match statement {
-        Statement::Emit(range) => range.clone().collect(),
-        Statement::Block(inner) => emitted(inner),
-        Statement::If { accept: one, reject: other, .. }
-        | Statement::Loop { body: one, continuing: other, .. } => [emitted(one), emitted(other)].concat(),
-        Statement::Switch { cases, .. } => cases.iter().flat_map(|case| emitted(&case.body)).collect(),
-        _ => Vec::new(),
-    };
-    block.iter().flat_map(of).collect()
 }
 
 struct Shader<'a> {
