@@ -107,7 +107,6 @@ fn rotated_models_write_as_the_reference() {
     let factors = Setup::new("factors", &format!("{FACTORS}, hidden_act: gelu_new"));
     write_as_the_reference([
         Setup::new("qwen", qwen),
-        Setup::new("window", "sliding_window: 7"),
         factors,
         Setup::of_shared_keys("shared keys", ""),
         Setup::of_layer_inputs("layer inputs", ""),
@@ -115,7 +114,7 @@ fn rotated_models_write_as_the_reference() {
     let qk_norm = |name, kind: &str| {
         Setup::new(name, &format!("use_qk_norm: True, qk_norm_kind: {kind}, n_kv_heads: 2"))
     };
-    let layers = [
+    write_as_the_reference([
         Setup::of_layers("layers", ""),
         Setup::of_growing_queries("growing queries", ""),
         Setup::of_soft_caps("soft caps", ""),
@@ -123,7 +122,7 @@ fn rotated_models_write_as_the_reference() {
         Setup::new("norms after", "norm_placement: after, n_kv_heads: 2"),
         qk_norm("all heads", "all_heads, clip_qkv: 0.75"),
         qk_norm("rotated heads", "rotated_heads"),
-    ];
+    ]);
     let layer_norm = "normalization: LayerNorm, gated_linear_unit: False";
     write_as_the_reference([
         Setup::new(
@@ -140,9 +139,6 @@ fn rotated_models_write_as_the_reference() {
         ),
         Setup::new("bias of the head, no weights of norms", "lm_head_has_bias: True, norm_has_weight: False"),
     ]);
-    for setup in layers {
-        writes_as_alone_and_as_the_reference(&trained_model(setup), &Tier::EVERYWHERE);
-    }
     let home = tempfile::tempdir().expect("a folder");
     writes_as_alone_and_as_the_reference(
         &trained_model_with_tokenizer(home.path()),

@@ -431,6 +431,8 @@ fn every_variant_composes_and_is_written() {
         variants.retain(|dispatch| brings_something(&dispatch.kernel, &mut known));
     }
     println!("{} variants", variants.len());
+    let of_gpus: HashSet<Kernel> = portable_variants().into_iter().collect();
+    let check = |dispatch: &Dispatch| check(dispatch, of_gpus.contains(&dispatch.kernel));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     // In turns: those of GPUs come last, and take longer.
     let of_thread = |first| variants.iter().skip(first).step_by(threads).for_each(check);
@@ -448,12 +450,12 @@ fn brings_something(kernel: &Kernel, known: &mut HashSet<(&'static str, &'static
     parts.filter(|part| known.insert((kernel.file, kernel.entry, part.clone()))).count() > 0
 }
 
-fn check(dispatch: &Dispatch) {
+fn check(dispatch: &Dispatch, is_of_gpus: bool) {
     let composed = compose(&dispatch.kernel).unwrap_or_else(|e| panic!("{e}"));
     check_bindings_and_params(dispatch, &composed);
     uniformity::check(&dispatch.kernel, &composed);
     finite::check(&dispatch.kernel, &composed);
-    writers::check(&dispatch.kernel, composed);
+    writers::check(&dispatch.kernel, composed, is_of_gpus);
 }
 
 fn check_bindings_and_params(dispatch: &Dispatch, composed: &Composed) {

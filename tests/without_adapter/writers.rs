@@ -4,9 +4,9 @@
 //!
 //! A variant of `portable` needs no optional feature, but for `shader-f16` in those that convert by it.
 
-use crate::shaders::portable_variants;
 use crate::statements::statements;
 use crate::{matrix_memory, memory_model};
+use gristmill::element::Element::F32;
 use gristmill::kernels::{Access, Composed, Condition, Kernel, Variable, compose, unroll};
 use naga::back::pipeline_constants::process_overrides;
 use naga::back::{PipelineConstants, hlsl, msl, spv};
@@ -15,8 +15,9 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Expression, Function, Handle, Module, ResourceBinding, ShaderStage, Statement};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Panics unless every API that can run a variant has it written.
-pub fn check(kernel: &Kernel, mut composed: Composed) {
+/// Panics unless every API that can run a variant has it written, and, if it is one of GPUs, with arrays that stay in
+/// registers.
+pub fn check(kernel: &Kernel, mut composed: Composed, is_of_gpus: bool) {
     let shader = Shader::new(kernel, &composed);
     let words = shader.spirv().unwrap_or_else(|e| panic!("{kernel}: SPIR-V: {e}"));
     memory_model::check(kernel, &composed, &words);
@@ -29,6 +30,9 @@ pub fn check(kernel: &Kernel, mut composed: Composed) {
         composed = compose(&kernel.clone().on_metal()).unwrap_or_else(|e| panic!("{e}"));
     }
     unroll(&mut composed.module);
+    if is_of_gpus {
+        check_arrays(kernel, &composed.module);
+    }
     let shader = Shader::new(kernel, &composed);
     shader.msl().unwrap_or_else(|e| panic!("{kernel}: MSL: {e}"));
     match shader.has_matrices {
@@ -51,21 +55,23 @@ const INDEXED_BY_VALUES: [(&str, &str); 8] = [
     ("rope", "a value"),
 ];
 
-/// What a compiler keeps in registers only if each index is a constant, on GPUs.
-#[test]
-fn arrays_of_an_invocation_are_indexed_by_constants() {
-    let mut found = BTreeSet::new();
-    for kernel in portable_variants() {
-        let mut composed = compose(&kernel).unwrap_or_else(|e| panic!("{e}"));
-        unroll(&mut composed.module);
-        let functions = composed.module.functions.iter().map(|(_, function)| function);
-        for function in functions.chain(composed.module.entry_points.iter().map(|entry| &entry.function)) {
-            let arrays = arrays_indexed_by_values(&composed.module, function);
-            found.extend(arrays.into_iter().map(|array| (kernel.file, array)));
+/// Panics if an array of an invocation is indexed by more than constants in an unrolled module: a GPU's compiler does
+/// not keep it in registers then.
+fn check_arrays(kernel: &Kernel, module: &Module) {
+    let functions = module.functions.iter().map(|(_, function)| function);
+    for function in functions.chain(module.entry_points.iter().map(|entry| &entry.function)) {
+        for array in arrays_indexed_by_values(module, function) {
+            let is_known = INDEXED_BY_VALUES.contains(&(kernel.file, &array));
+            assert!(is_known, "{kernel}: `{array}` is indexed by values");
         }
     }
-    let expected = INDEXED_BY_VALUES.map(|(file, array)| (file, array.to_string()));
-    assert_eq!(found.into_iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+#[should_panic(expected = "`sums` is indexed by values")]
+fn an_array_that_is_indexed_by_values_is_found() {
+    let module = naga::front::wgsl::parse_str(include_str!("writers/indexed.wgsl")).expect("WGSL");
+    check_arrays(&Kernel::new("mine/file", "main", F32), &module);
 }
 
 /// The names of a function's arrays, of those of its invocation, and of arguments, that it indexes by what it computes.
