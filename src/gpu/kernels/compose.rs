@@ -4,10 +4,9 @@
 use super::condition::Condition;
 use super::interface::{ParamsLayout, Variable};
 use super::kernel::Kernel;
-use super::link::link;
+use super::link::{Source, link, located};
 use super::sources::{Sources, TILE};
 use crate::error::{Error, Result};
-use std::ops::Range;
 
 /// A composed and validated shader.
 pub struct Composed {
@@ -63,26 +62,13 @@ impl Sources {
         let constants = kernel.constants().iter();
         let tile: String =
             constants.map(|(name, value)| format!("const {name}: u32 = {value}u;\n")).collect();
-        let text_of = |path: &str| if path == TILE { Some(tile.as_str()) } else { self.text(path) };
+        let source_of = |path: &str| if path == TILE { Some(Source::new(&tile)) } else { self.source(path) };
         let holds = |name: &str| {
             let condition = Condition::ALL.iter().find(|condition| condition.name() == name)?;
             Some(kernel.conditions().any(|held| held == *condition))
         };
-        link(kernel.file, text_of, holds)
+        link(kernel.file, source_of, holds)
             .map_err(|what| Error::Device(format!("shader {kernel} does not compose: {what}")))
-    }
-}
-
-/// `what`, followed by the line of `text` in which `span` starts. A line number would refer to the composed text.
-pub(super) fn located(what: String, text: &str, span: Option<Range<usize>>) -> String {
-    let what = one_line(&what);
-    let line = span.and_then(|span| {
-        let before = text.get(..span.start)?;
-        text[before.rfind('\n').map_or(0, |at| at + 1)..].lines().next()
-    });
-    match line.map(str::trim).filter(|line| !line.is_empty()) {
-        Some(line) => format!("{what}, at `{line}`"),
-        None => what,
     }
 }
 
@@ -90,8 +76,4 @@ pub(super) fn located(what: String, text: &str, span: Option<Range<usize>>) -> S
 fn causes(error: &dyn std::error::Error) -> String {
     let all = std::iter::successors(Some(error), |error| error.source());
     all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

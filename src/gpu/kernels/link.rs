@@ -8,17 +8,18 @@
 //! The crate wesl does this too, but parses all of WGSL with 38 crates, a quarter of the time that building all
 //! dependencies took.
 
-use super::compose::located;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
 
 /// The text of the file `root` and of the items of other files that it needs, these in the order of their files'
-/// paths. `text_of` gives the text of a file, `holds` whether a condition holds: `None` if there is none of that name.
+/// paths. `source_of` gives a file, `holds` whether a condition holds: `None` if there is none of that name.
 ///
 /// # Errors
 /// The file, what is wrong with it, and the line.
 pub(super) fn link<'a>(
     root: &str,
-    text_of: impl Fn(&str) -> Option<&'a str>,
+    source_of: impl Fn(&str) -> Option<Source<'a>>,
     holds: impl Fn(&str) -> Option<bool>,
 ) -> Result<String, String> {
     let missing = |path: &str| format!("there is no file {path}");
@@ -28,9 +29,9 @@ pub(super) fn link<'a>(
         if files.contains_key(&path) {
             continue;
         }
-        let file = File::read(&path, text_of(&path).ok_or_else(|| missing(&path))?, &holds)?;
+        let file = File::read(&path, source_of(&path).ok_or_else(|| missing(&path))?, &holds)?;
         for import in file.imports.values() {
-            text_of(&import.file).ok_or_else(|| file.fault(missing(&import.file), import.at))?;
+            source_of(&import.file).ok_or_else(|| file.fault(missing(&import.file), import.at))?;
             open.push(import.file.clone());
         }
         files.insert(path, file);
@@ -40,8 +41,8 @@ pub(super) fn link<'a>(
     let mut joined: String = directives.into_iter().map(|directive| format!("{directive}\n")).collect();
     let others = needed.keys().copied().filter(|path| *path != root);
     for path in std::iter::once(root).chain(others) {
-        for item in needed.get(path).into_iter().flatten() {
-            let text = files[path].item_text(&files[path].items[*item], root);
+        for (item, names) in needed.get(path).into_iter().flatten() {
+            let text = files[path].item_text(&files[path].items[*item], names, root);
             let space = if text.contains('\n') { "\n" } else { "" };
             joined += &format!("{space}{text}\n");
         }
@@ -49,34 +50,46 @@ pub(super) fn link<'a>(
     Ok(joined)
 }
 
+/// The items of files that are in the joined text, and the names of items in each.
+type Needed<'f> = BTreeMap<&'f str, BTreeMap<usize, Vec<Named<'f>>>>;
+
+/// A token that names an item: its number among those of the item in which it stands, and the file of the named one.
+struct Named<'f> {
+    token: usize,
+    file: &'f str,
+}
+
 /// The items that are in the joined text, by file: all of the file `root`, and what they name in turn.
-fn needed<'f>(
-    root: &str,
-    files: &'f BTreeMap<String, File>,
-) -> Result<BTreeMap<&'f str, BTreeSet<usize>>, String> {
-    let mut needed: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+fn needed<'f>(root: &str, files: &'f BTreeMap<String, File>) -> Result<Needed<'f>, String> {
+    let mut needed = Needed::new();
     let (root, file) = files.get_key_value(root).expect("the file itself was read");
     let mut open: Vec<(&str, usize)> = (0..file.items.len()).map(|item| (root.as_str(), item)).collect();
     while let Some((path, item)) = open.pop() {
-        let file = &files[path];
-        if !needed.contains_key(path) {
+        let (path, file) = files.get_key_value(path).expect("imported files were read");
+        if !needed.contains_key(path.as_str()) {
             // Assertions, which nobody names.
             let unnamed = file.items.iter().enumerate().filter(|(_, item)| item.name.is_none());
-            open.extend(unnamed.map(|(item, _)| (path, item)));
+            open.extend(unnamed.map(|(item, _)| (path.as_str(), item)));
         }
-        if !needed.entry(path).or_default().insert(item) {
+        let of_file = needed.entry(path).or_default();
+        if of_file.contains_key(&item) {
             continue;
         }
-        for name in file.items[item].names() {
+        let mut names = Vec::new();
+        for token in file.items[item].words() {
+            let name = file.items[item].tokens[token].text;
             if let Some(own) = file.names.get(name) {
                 open.push((path, *own));
+                names.push(Named { token, file: path });
             } else if let Some(import) = file.imports.get(name) {
                 let (path, other) = files.get_key_value(&import.file).expect("imported files were read");
                 let missing = || format!("{path} has no `{name}` under the kernel's conditions");
                 let item = other.names.get(name).ok_or_else(|| file.fault(missing(), import.at))?;
                 open.push((path, *item));
+                names.push(Named { token, file: path });
             }
         }
+        of_file.insert(item, names);
     }
     Ok(needed)
 }
@@ -89,12 +102,28 @@ pub(super) fn declared_name(name: &str) -> &str {
     name.rsplit_once(SEPARATOR).map_or(name, |(_, item)| item)
 }
 
+/// A file as it is written.
+#[derive(Clone)]
+pub(super) struct Source<'a> {
+    text: &'a str,
+    tokens: Arc<[Token<'a>]>,
+}
+
+impl<'a> Source<'a> {
+    /// The file with this text.
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { text, tokens: tokens_of(text).into() }
+    }
+}
+
 /// A word, or one character of what is neither word, space nor comment.
 #[derive(Clone, Copy)]
 struct Token<'a> {
     text: &'a str,
     /// The first byte in the file.
     at: usize,
+    /// The first byte of the line.
+    line: usize,
 }
 
 /// A global declaration.
@@ -124,10 +153,10 @@ struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    fn read(path: &str, text: &'a str, holds: impl Fn(&str) -> Option<bool>) -> Result<Self, String> {
+    fn read(path: &str, source: Source<'a>, holds: impl Fn(&str) -> Option<bool>) -> Result<Self, String> {
         let (directives, imports, items, names) = Default::default();
-        let mut file = Self { path: path.to_string(), text, directives, imports, items, names };
-        let tokens = file.kept(&tokens_of(text), holds)?;
+        let mut file = Self { path: path.to_string(), text: source.text, directives, imports, items, names };
+        let tokens = file.kept(&source.tokens, holds)?;
         let mut start = 0;
         while start < tokens.len() {
             let end = file.end_of_construct(&tokens, start)?;
@@ -264,40 +293,34 @@ impl<'a> File<'a> {
         Ok(())
     }
 
-    /// An item as the joined text of `root` has it: without comments, and with the names that items have there.
-    fn item_text(&self, item: &Item, root: &str) -> String {
+    /// An item as the joined text of `root` has it: without comments, and with the `names` that items have there.
+    fn item_text(&self, item: &Item, names: &[Named], root: &str) -> String {
         let mut text = String::new();
         let mut end = item.tokens[0].at;
+        let mut names = names.iter().filter(|named| named.file != root).peekable();
         for (index, token) in item.tokens.iter().enumerate() {
-            let gap = &self.text[end..token.at];
-            if gap.contains('\n') {
-                let line = self.text[..token.at].rfind('\n').map_or(0, |at| at + 1);
-                let rest = &self.text[line..];
-                text += "\n";
-                text += &rest[..rest.len() - rest.trim_start().len()];
-            } else if !gap.is_empty() {
-                text += " ";
+            if token.line >= end && token.at > end {
+                let line = &self.text[token.line..];
+                text.push('\n');
+                text.push_str(&line[..line.len() - line.trim_start().len()]);
+            } else if token.at > end {
+                text.push(' ');
             }
             end = token.at + token.text.len();
-            let file = match self.imports.get(token.text) {
-                _ if !item.is_name(index) => None,
-                Some(import) => Some(&import.file),
-                None => self.names.get(token.text).map(|_| &self.path),
-            };
-            if let Some(file) = file.filter(|file| *file != root) {
-                text += &file.replace('/', "_");
+            if let Some(named) = names.next_if(|named| named.token == index) {
+                text += &named.file.replace('/', "_");
                 text += SEPARATOR;
             }
-            text += token.text;
+            text.push_str(token.text);
         }
         text
     }
 }
 
-impl<'a> Item<'a> {
-    /// The words that may name items.
-    fn names(&self) -> impl Iterator<Item = &'a str> {
-        (0..self.tokens.len()).filter(|at| self.is_name(*at)).map(|at| self.tokens[at].text)
+impl Item<'_> {
+    /// The tokens that may name items.
+    fn words(&self) -> impl Iterator<Item = usize> {
+        (0..self.tokens.len()).filter(|at| self.is_name(*at))
     }
 
     /// Whether the token at `at` may name an item: it is no number, member, attribute or built-in value.
@@ -316,20 +339,31 @@ impl<'a> Item<'a> {
 /// The tokens of a file.
 fn tokens_of(text: &str) -> Vec<Token<'_>> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii();
-    let mut tokens = Vec::new();
-    let mut rest = text.trim_start();
-    while let Some(first) = rest.bytes().next() {
-        let length = match first {
-            b'/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
-            b'/' if rest.starts_with("/*") => block_comment(rest),
-            _ if is_word(first) => rest.bytes().position(|byte| !is_word(byte)).unwrap_or(rest.len()),
-            _ => 1,
-        };
-        let (token, others) = rest.split_at(length);
-        if length == 1 || first != b'/' {
-            tokens.push(Token { text: token, at: text.len() - rest.len() });
+    let bytes = text.as_bytes();
+    let (mut tokens, mut at, mut line) = (Vec::new(), 0, 0);
+    while at < bytes.len() {
+        let start = at;
+        match bytes[at] {
+            b'\n' => {
+                at += 1;
+                line = at;
+            }
+            first if first.is_ascii_whitespace() => at += 1,
+            b'/' if bytes.get(at + 1) == Some(&b'/') => {
+                at = text[at..].find('\n').map_or(bytes.len(), |length| at + length);
+            }
+            b'/' if bytes.get(at + 1) == Some(&b'*') => {
+                at += block_comment(&text[at..]);
+                line = text[..at].rfind('\n').map_or(line, |end| end + 1);
+            }
+            first => {
+                at += 1;
+                while is_word(first) && at < bytes.len() && is_word(bytes[at]) {
+                    at += 1;
+                }
+                tokens.push(Token { text: &text[start..at], at: start, line });
+            }
         }
-        rest = others.trim_start();
     }
     tokens
 }
@@ -408,4 +442,21 @@ fn take(rest: &mut &[Token], texts: &[&str]) -> bool {
         *rest = &rest[texts.len()..];
     }
     is_next
+}
+
+/// `what`, followed by the line of `text` in which `span` starts. A line number would refer to the composed text.
+pub(super) fn located(what: String, text: &str, span: Option<Range<usize>>) -> String {
+    let what = one_line(&what);
+    let line = span.and_then(|span| {
+        let before = text.get(..span.start)?;
+        text[before.rfind('\n').map_or(0, |at| at + 1)..].lines().next()
+    });
+    match line.map(str::trim).filter(|line| !line.is_empty()) {
+        Some(line) => format!("{what}, at `{line}`"),
+        None => what,
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -4,10 +4,12 @@
 //! bindings or a params struct that do not fit are an error of `Gpu::prepare`. Unlike the crate's own files they keep
 //! the bounds checks that wgpu injects, since no test of the crate has run them.
 
+use super::link::Source;
 use crate::error::{Error, Result};
 use include_dir::{Dir, include_dir};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 static SHADERS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/shaders");
 
@@ -73,10 +75,19 @@ impl Sources {
         embedded.chain(self.added.iter().map(|(path, text)| (path.clone(), text.as_ref())))
     }
 
-    /// The text of the file at `path`.
-    pub(super) fn text(&self, path: &str) -> Option<&str> {
-        let embedded = || SHADERS.get_file(format!("{path}.wgsl"))?.contents_utf8();
-        self.added.get(path).map(|text| text.as_ref()).or_else(embedded)
+    /// The file at `path`. Those of this crate are split into tokens when they are first asked for: the many kernels of
+    /// a run are joined from the same few.
+    pub(super) fn source(&self, path: &str) -> Option<Source<'_>> {
+        static READ: Mutex<BTreeMap<String, Source<'_>>> = Mutex::new(BTreeMap::new());
+        if let Some(text) = self.added.get(path) {
+            return Some(Source::new(text));
+        }
+        let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(source) = read.get(path) {
+            return Some(source.clone());
+        }
+        let text = SHADERS.get_file(format!("{path}.wgsl"))?.contents_utf8()?;
+        Some(read.entry(path.to_string()).or_insert(Source::new(text)).clone())
     }
 
     /// Whether a user added the file at `path`.
