@@ -3,7 +3,7 @@
 use super::*;
 use crate::gelu::Gelu;
 use crate::gpt::{self, Architecture, Biases, Factors, loss_and_gradients};
-use crate::gradient_check::{assert_close, assert_gradient};
+use crate::gradient_check::{assert_close, assert_gradient, assert_slopes};
 use crate::linear_cross_entropy::linear_cross_entropy;
 use crate::mixture::{Capacity, ExpertGroups, Mixture, Network, Score, Shared};
 use crate::multi_token::MultiToken;
@@ -126,7 +126,7 @@ fn every_gradient_is_the_finite_difference() {
         assert!(outcome.objective(&shape) > outcome.loss());
         let mut moved = weights.clone();
         for (name, tensor) in &weights {
-            assert_gradient(name, &grads[name], tensor, |x| {
+            assert_slopes(name, &grads[name], tensor, |x| {
                 moved.insert(name.clone(), x.to_vec());
                 seed * run(&moved).0.objective(&shape)
             });
