@@ -1,7 +1,7 @@
 // Mixture-of-experts router: top k of E experts per token, and their gates     logits z (N, E), bias b (E), all f32
 //
 //   score s = softmax(z), or sigmoid(z) with `sigmoid`;   chosen: top k of s + b;   gate_j = s[chosen_j]
-//   gates are divided by (Σ gates + 1e-9) if `normalises` is set, then multiplied by `scaling`
+//   gates are divided by max(Σ gates + gate_epsilon, gate_floor) if `normalises` is set, then multiplied by `scaling`
 //
 //   route            writes scores (N, E), statistics (N, 4), ids (N·k) u32, gates (N, k)
 //   choose           writes ids only, from given scores (without the bias: the choices that the balance losses count)
@@ -31,6 +31,8 @@ struct Params {
     groups_stride: u32,
     takes_best_two: u32,
     normalises: u32,
+    gate_epsilon: f32,
+    gate_floor: f32,
     scaling: f32,
     sequence: u32, // tokens per sequence
     d_scores_stride: u32,
@@ -38,7 +40,6 @@ struct Params {
     z_factor: f32, // 2 · factor / tokens
 }
 
-const EPSILON: f32 = 1e-9;
 const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -138,8 +139,9 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
         for (var j = 0u; j < CHOSEN; j++) {
             products += d_gates[row * params.gates_stride + j] * scores_in[start + ids_in[row * CHOSEN + j]];
         }
-        if (params.normalises != 0u) {
-            mean = products / (statistic.z + EPSILON);
+        // Below the floor the divisor is a constant.
+        if (params.normalises != 0u && statistic.z + params.gate_epsilon >= params.gate_floor) {
+            mean = products / (statistic.z + params.gate_epsilon);
         }
         @if(!sigmoid) { loss = factor * (products - mean * statistic.z); }
     }
@@ -188,7 +190,7 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
 fn gate_factor(chosen_sum: f32) -> f32 {
     var factor = params.scaling;
     if (params.normalises != 0u) {
-        factor /= chosen_sum + EPSILON;
+        factor /= max(chosen_sum + params.gate_epsilon, params.gate_floor);
     }
     return factor;
 }

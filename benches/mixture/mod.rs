@@ -15,7 +15,7 @@ use gristmill::ops::hot_experts::HotLast;
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
 use gristmill::ops::permute::{self, HotAndCold, Placement, PlacementConfig, RowAllocation};
 use gristmill::ops::route::{
-    ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
+    ExpertGroups, GateNorm, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
 use gristmill::ops::row_gate;
 use gristmill::ops::step_state::StepState;
@@ -244,7 +244,7 @@ pub fn routing(c: &mut Criterion) {
         chosen: 2,
         score: Score::Softmax,
         groups: None,
-        norm_top_k: true,
+        norm: Some(GateNorm::SUM),
         scaling: 1.0,
     };
     let limited = Some(ExpertGroups { count: 8, chosen: 4, score: GroupScore::BestTwo });

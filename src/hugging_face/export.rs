@@ -199,6 +199,18 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             }
             own.into()
         }
+        "ernie4_5_moe" => {
+            let mut own = entries(own_keys(name, model));
+            let mixture = model.mixture.as_ref();
+            let shared = mixture.and_then(|mixture| Some((mixture.shared?, mixture.intermediate_size)));
+            own.insert(
+                "moe_num_shared_experts".into(),
+                shared.map_or(0, |(shared, width)| shared.intermediate_size.div_ceil(width)).into(),
+            );
+            let first = mixture.map_or(0, |mixture| mixture.first_dense_layers);
+            own.insert("moe_layer_start_index".into(), first.into());
+            own.into()
+        }
         "falcon" => falcon_keys(model),
         "olmo" | "olmoe" => json!({ "clip_qkv": model.clip_qkv }),
         // The default is a cap.

@@ -25,7 +25,7 @@ pub use crate::ops::heads::WIDEST_HEAD;
 pub use crate::ops::permute::DropOrder;
 pub use crate::ops::qk_norm::Values;
 pub use crate::ops::rope_scaling::{Divisors, Llama3, LongRope, QueryScaling, RopeScaling, Yarn};
-pub use crate::ops::route::{ExpertGroups, GroupScore, RouterConfig, Score};
+pub use crate::ops::route::{ExpertGroups, GateNorm, GroupScore, RouterConfig, Score};
 pub use crate::ops::swiglu::Gate;
 
 use crate::element::Element;
@@ -399,7 +399,8 @@ pub enum Family {
     /// Phi-3 and Phi-4 (Abdin et al., 2024): q, k and v are one tensor, gate and up another. Needs F to be a multiple
     /// of 4.
     Phi3,
-    /// ERNIE 4.5 (Baidu, 2025): Llama's names, and heads in the order of interleaved pairs.
+    /// ERNIE 4.5 (Baidu, 2025): Llama's names, and heads in the order of interleaved pairs; in mixtures a module that
+    /// holds the bias of the choice.
     Ernie45,
     /// Helium (Kyutai, 2025): names and order of heads as for ERNIE.
     Helium,

@@ -88,9 +88,11 @@ impl ExpertState {
         self.biases.map(|biases| self.row(biases, layer, self.experts, Element::F32))
     }
 
-    /// The name of that bias in files.
-    pub(crate) fn bias_name(&self, layer: usize) -> String {
-        self.bias_names.name(layer)
+    /// The name and shape of that bias in files.
+    pub(crate) fn bias_in_files(&self, layer: usize) -> (String, Vec<usize>) {
+        let experts = self.experts as usize;
+        let shape = if self.bias_names.is_row { vec![1, experts] } else { vec![experts] };
+        (self.bias_names.name(layer), shape)
     }
 
     /// The change of the biases after a step; `None` if they do not change.

@@ -78,11 +78,14 @@ pub fn selection_bias(config: &ModelConfig, layer: usize) -> String {
 pub(super) struct SelectionBias {
     layers: &'static str,
     tensor: &'static str,
+    /// Whether files hold it as one row (1, E).
+    pub is_row: bool,
 }
 
 impl SelectionBias {
     pub fn of(config: &ModelConfig) -> Self {
-        Self { layers: Names::of_model(config).layers, tensor: MixtureNames::of(config).selection }
+        let is_row = config.family == Family::Ernie45;
+        Self { layers: Names::of_model(config).layers, tensor: MixtureNames::of(config).selection, is_row }
     }
 
     pub fn name(self, layer: usize) -> String {
@@ -128,10 +131,10 @@ pub(super) struct Projections {
 }
 
 impl MixtureNames {
-    /// Mixtral's names if its architecture or MiniMax-M2's computes the model, Granite's and LFM2's in files of their
-    /// families, Gemma 4's beside dense networks, Hunyuan's with norms of rotated heads, otherwise those of Qwen,
-    /// DeepSeek and GLM. No published GPT-2, PanGu-α or Bloom has experts: their projections are named as in dense
-    /// layers.
+    /// Mixtral's names if its architecture or MiniMax-M2's computes the model, those of their families in files of
+    /// Granite, LFM2, ERNIE 4.5 and gpt-oss, Gemma 4's beside dense networks, Hunyuan's with norms of rotated heads,
+    /// otherwise those of Qwen, DeepSeek and GLM. No published GPT-2, PanGu-α or Bloom has experts: their projections
+    /// are named as in dense layers.
     pub fn of(config: &ModelConfig) -> &'static Self {
         match config.family {
             Family::Gpt2 | Family::BigCode | Family::Pangu => &GPT2_MIXTURE,
@@ -139,6 +142,7 @@ impl MixtureNames {
             Family::GptOss => &GPT_OSS_MIXTURE,
             Family::GraniteMoe => &GRANITE_MOE,
             Family::Lfm2 => &LFM2_MIXTURE,
+            Family::Ernie45 => &ERNIE_MIXTURE,
             _ if config.has_dense_beside_experts() => &GEMMA4_MIXTURE,
             _ if config.activation.gate().is_none() => &UNGATED_MIXTURE,
             _ if config.is_mixtral() || config.is_minimax_m2() => &MIXTRAL,
@@ -174,6 +178,9 @@ const LFM2_MIXTURE: MixtureNames = MixtureNames {
     projections: MIXTRAL.projections,
     ..MIXTURE
 };
+
+const ERNIE_MIXTURE: MixtureNames =
+    MixtureNames { selection: "mlp.moe_statics.e_score_correction_bias", ..MIXTURE };
 
 const GPT_OSS_MIXTURE: MixtureNames = MixtureNames {
     router: "mlp.router",

@@ -22,6 +22,8 @@ crate::params! {
         groups_stride: u32,
         takes_best_two: u32,
         normalises: u32,
+        gate_epsilon: f32,
+        gate_floor: f32,
         scaling: f32,
         sequence: u32,
         d_scores_stride: u32,
@@ -41,8 +43,8 @@ pub struct RouterConfig {
     pub score: Score,
     /// Group-limited routing: experts are chosen from the best groups only (DeepSeek-V2, 2024).
     pub groups: Option<ExpertGroups>,
-    /// Whether the gates of a token are divided by their sum + 1e-9; the gate of a single choice is then 1.
-    pub norm_top_k: bool,
+    /// What the gates of a token are divided by, if they are made to sum to 1; the gate of a single choice is then 1.
+    pub norm: Option<GateNorm>,
     /// Factor of the gates, applied last.
     pub scaling: f32,
 }
@@ -71,6 +73,20 @@ impl RouterConfig {
         let has_two = size > 1 || score == GroupScore::Best;
         assert!(has_two, "groups of one expert cannot be scored by their two best experts");
     }
+}
+
+/// What makes the gates of a token sum to 1: they are divided by their sum, which is kept from 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GateNorm {
+    /// By their sum plus this.
+    Plus(f32),
+    /// By their sum, or by this if it is larger: such gates sum to less than 1 (ERNIE 4.5, 2025).
+    AtLeast(f32),
+}
+
+impl GateNorm {
+    /// By their sum + 1e-9.
+    pub const SUM: Self = Self::Plus(1e-9);
 }
 
 /// The function from logits to scores.
@@ -295,6 +311,11 @@ fn group_keys(rec: &mut Recorder, config: &RouterConfig, tokens: u32) -> Option<
 
 fn params(config: &RouterConfig, logits: Tensor) -> Params {
     let groups = config.groups.unwrap_or(ExpertGroups { count: 1, chosen: 1, score: GroupScore::Best });
+    let (gate_epsilon, gate_floor) = match config.norm {
+        None => (0.0, 0.0),
+        Some(GateNorm::Plus(epsilon)) => (epsilon, 0.0),
+        Some(GateNorm::AtLeast(floor)) => (0.0, floor),
+    };
     Params {
         tokens: logits.rows,
         experts: config.experts,
@@ -304,7 +325,9 @@ fn params(config: &RouterConfig, logits: Tensor) -> Params {
         groups_chosen: groups.chosen,
         groups_stride: 0,
         takes_best_two: (groups.score == GroupScore::BestTwo).into(),
-        normalises: config.norm_top_k.into(),
+        normalises: config.norm.is_some().into(),
+        gate_epsilon,
+        gate_floor,
         scaling: config.scaling,
         sequence: logits.rows,
         d_scores_stride: 0,

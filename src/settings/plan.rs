@@ -59,7 +59,8 @@ impl RunPlan {
         if !["model", "moe_config", "recompute_config"].iter().all(|path| source.is_sound(path)) {
             return None;
         }
-        let mixture = settings.moe.as_ref().map(|moe| moe.config(settings.callbacks.hot_step()));
+        let (family, hot_step) = (settings.model.config.family, settings.callbacks.hot_step());
+        let mixture = settings.moe.as_ref().map(|moe| moe.config(family, hot_step));
         let mut model = settings.model.with(mixture, settings.recompute.recomputed());
         if !is_of_possible_size(&model, source) {
             return None;

@@ -35,7 +35,7 @@ pub(super) fn check(
     }
     let further = config_json::further_layers(weights);
     let is_further = |name: &str| {
-        let is_apart = name.starts_with(AHEAD) && further.is_some();
+        let is_apart = AHEAD.iter().any(|start| name.starts_with(start)) && further.is_some();
         is_apart || layer_of(name).zip(further).is_some_and(|(layer, first)| layer >= first)
     };
     let readers = config_json::first_kv_reader(weights);
@@ -70,8 +70,8 @@ pub(super) fn check(
     Err(Error::file(path, format!("{what}; {}", remedy_of_unplaced(&unplaced))))
 }
 
-/// Where files of Qwen3-Next and Qwen3.5 have their layers of multi-token prediction.
-const AHEAD: &str = "mtp.";
+/// Where files of Qwen3-Next and Qwen3.5, and of ERNIE 4.5, have their layers of multi-token prediction.
+const AHEAD: [&str; 2] = ["mtp.", "model.mtp_"];
 
 /// Whether `name` is the head and equals the `embedding` bit for bit.
 fn is_repeated(file: &WeightFiles, name: &str, embedding: Option<&str>) -> bool {

@@ -14,26 +14,27 @@ pub(super) struct RouterTensor {
     pub tensor: Tensor,
 }
 
-/// The selection biases (E), layer by layer.
+/// The selection biases (E), of ERNIE 4.5 (1, E), layer by layer.
 pub(super) fn biases(experts: Option<&ExpertState>) -> Vec<RouterTensor> {
-    rows(experts, Dtype::F32, |experts, layer| Some((experts.bias_name(layer), experts.bias(layer)?)))
+    rows(experts, Dtype::F32, |experts, layer| Some((experts.bias_in_files(layer), experts.bias(layer)?)))
 }
 
 /// The capacities (E) of experts in rows, layer by layer, where they change from step to step.
 pub(super) fn capacities(experts: Option<&ExpertState>) -> Vec<RouterTensor> {
     rows(experts.filter(|experts| experts.hot_and_cold().is_some()), Dtype::U32, |experts, layer| {
-        Some((format!("expert_capacities.{layer}"), experts.capacities(layer)?))
+        let capacities = experts.capacities(layer)?;
+        Some(((format!("expert_capacities.{layer}"), vec![capacities.cols as usize]), capacities))
     })
 }
 
 fn rows(
     experts: Option<&ExpertState>,
     dtype: Dtype,
-    row: impl Fn(&ExpertState, usize) -> Option<(String, Tensor)>,
+    row: impl Fn(&ExpertState, usize) -> Option<((String, Vec<usize>), Tensor)>,
 ) -> Vec<RouterTensor> {
     let of_layer = |experts: &ExpertState, layer| {
-        let (name, tensor) = row(experts, layer)?;
-        let info = TensorInfo { name, dtype, shape: vec![tensor.cols as usize] };
+        let ((name, shape), tensor) = row(experts, layer)?;
+        let info = TensorInfo { name, dtype, shape };
         Some(RouterTensor { info, tensor })
     };
     let of = |experts: &ExpertState| -> Vec<RouterTensor> {

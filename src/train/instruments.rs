@@ -174,7 +174,7 @@ pub(super) fn log_plan(
 mod tests {
     use super::*;
     use crate::model::config::{BalanceLosses, Capacity, DropOrder, Sizes};
-    use crate::ops::route::{RouterConfig, Score};
+    use crate::ops::route::{GateNorm, RouterConfig, Score};
     use crate::settings::{Callbacks, Run, SummaryMonitor};
     use std::path::Path;
 
@@ -184,7 +184,7 @@ mod tests {
             chosen: 2,
             score: Score::Softmax,
             groups: None,
-            norm_top_k: true,
+            norm: Some(GateNorm::SUM),
             scaling: 1.0,
         };
         let mixture = MixtureConfig {

@@ -2,7 +2,7 @@
 
 use crate::lab::{Case, Input, allowed};
 use gristmill::element::Element::{F32, U32};
-use gristmill::ops::route::{ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score};
+use gristmill::ops::route::{ExpertGroups, GateNorm, GroupScore, RouterConfig, RouterOutput, Score};
 use gristmill::record::Tensor;
 
 pub const SCALE: f32 = 8.0;
@@ -18,8 +18,8 @@ pub struct Shape {
 }
 
 pub const fn shape(sequences: u32, tokens: u32, experts: u32, chosen: u32) -> Shape {
-    let (score, norm_top_k, scaling) = (Score::Softmax, true, 1.0);
-    let route = RouterConfig { experts, chosen, score, groups: None, norm_top_k, scaling };
+    let (score, norm, scaling) = (Score::Softmax, Some(GateNorm::SUM), 1.0);
+    let route = RouterConfig { experts, chosen, score, groups: None, norm, scaling };
     Shape { sequences, tokens, route, has_bias: false }
 }
 
@@ -41,7 +41,12 @@ impl Shape {
     }
 
     pub fn unnormalised(mut self) -> Self {
-        self.route.norm_top_k = false;
+        self.route.norm = None;
+        self
+    }
+
+    pub fn at_least(mut self, least: f32) -> Self {
+        self.route.norm = Some(GateNorm::AtLeast(least));
         self
     }
 
@@ -71,6 +76,8 @@ pub fn shapes() -> Vec<Shape> {
         shape(1, 257, 64, 8).sigmoid().bias().groups(8, 4, GroupScore::BestTwo),
         shape(4, 5, 512, 16).sigmoid().bias().groups(8, 4, GroupScore::BestTwo),
         shape(1, 33, 4, 1).sigmoid(),
+        // Sums on both sides of the floor.
+        shape(2, 19, 9, 3).bias().at_least(0.6),
     ]
 }
 
@@ -85,7 +92,10 @@ pub fn formula(route: &RouterConfig) -> reference::route::RouterConfig {
             chosen: groups.chosen as usize,
             best: if groups.score == GroupScore::BestTwo { 2 } else { 1 },
         }),
-        norm_top_k: route.norm_top_k,
+        norm: route.norm.map(|norm| match norm {
+            GateNorm::Plus(epsilon) => reference::route::GateNorm::Plus(epsilon.into()),
+            GateNorm::AtLeast(least) => reference::route::GateNorm::AtLeast(least.into()),
+        }),
         scaling: route.scaling.into(),
     }
 }

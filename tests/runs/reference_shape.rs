@@ -7,7 +7,7 @@ use gristmill::model::config::{
     RopeScaling, TokenDispatch, Values, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
-use gristmill::ops::route::{ExpertGroups, GroupScore, Score};
+use gristmill::ops::route::{ExpertGroups, GateNorm, GroupScore, Score};
 use reference::gpt::Layer;
 use reference::rope_scaling::Scaling;
 use reference::storage::Storage;
@@ -258,7 +258,10 @@ fn reference_mixture(config: &MixtureConfig, model: &ModelConfig) -> reference::
                 best: if score == GroupScore::BestTwo { 2 } else { 1 },
             }
         }),
-        norm_top_k: config.route.norm_top_k,
+        norm: config.route.norm.map(|norm| match norm {
+            GateNorm::Plus(epsilon) => reference::mixture::GateNorm::Plus(epsilon.into()),
+            GateNorm::AtLeast(least) => reference::mixture::GateNorm::AtLeast(least.into()),
+        }),
         scaling: f64::from(config.route.scaling),
         bias_update_rate: if config.has_bias { config.bias_update_rate } else { 0.0 },
         network: reference_network(model),

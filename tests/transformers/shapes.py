@@ -52,7 +52,7 @@ KEYS = {
     "qk_rope_head_dim": 8, "v_head_dim": 16, "n_embd": 64, "n_layer": 3, "n_layers": 3, "num_layers": 3, "n_head": 4, "n_inner": 112,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12, "linear_value_head_dim": 20, "linear_conv_kernel_dim": 3,
     "n_positions": 64, "ffn_dim": 112, "ffn_hidden_size": 112, "expert_ffn_hidden_size": 40, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2,
+    "eos_token_id": 2, "moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 3, "moe_norm_min": 0.6,
 }
 ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 700.0}}
 LINEAR = {"rope_parameters": {"rope_type": "linear", "rope_theta": 700.0, "factor": 3.0}}
@@ -404,6 +404,15 @@ SHAPES = {
         "equal",
     ),
     "lfm2_vl": ("lfm2_vl", LFM2 | {"tie_word_embeddings": True}, "equal"),
+    "ernie4_5_moe": ("ernie4_5_moe", ROPE, "equal"),
+    "ernie4_5_moe without shared experts": (
+        "ernie4_5_moe",
+        {"moe_num_shared_experts": 0, "moe_layer_start_index": 2, "moe_norm_min": 1e-12, "tie_word_embeddings": False, **LINEAR},
+        "equal",
+    ),
+    "ernie4_5_moe, dense": ("ernie4_5_moe", {"moe_layer_start_index": 3, **ROPE}, "equal"),
+    "ernie4_5_moe with biases": ("ernie4_5_moe", {"use_bias": True, **ROPE}, "refused"),
+    "ernie4_5_moe with experts in every other layer": ("ernie4_5_moe", {"moe_layer_interval": 2, **ROPE}, "refused"),
     "lfm2 with biases": ("lfm2", LFM2 | {"conv_bias": True}, "refused"),
     "bloom, residual after the norm": ("bloom", {"apply_residual_connection_post_layernorm": True}, "refused"),
 }

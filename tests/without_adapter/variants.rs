@@ -30,7 +30,7 @@ use gristmill::ops::muon::{Block, DividedMatrix, Matrix, Muon, muon_in_turns};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::route::{
-    ExpertGroups, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
+    ExpertGroups, GateNorm, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
 };
 use gristmill::ops::row_gate;
 use gristmill::ops::sigmoid_gate::{sigmoid_gate, sigmoid_gate_backward};
@@ -57,7 +57,8 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
         (Score::Sigmoid, None, true),
         (Score::Sigmoid, limited, false),
     ] {
-        let shape = RouterConfig { experts: 8, chosen: 2, score, groups, norm_top_k: true, scaling: 1.0 };
+        let shape =
+            RouterConfig { experts: 8, chosen: 2, score, groups, norm: Some(GateNorm::SUM), scaling: 1.0 };
         let (logits, bias) = (tensor(&mut rec, 6, 8), tensor(&mut rec, 1, 8));
         let routed = RouterOutput::new(&mut rec, &shape, 6, has_bias);
         route(&mut rec, &shape, logits, has_bias.then_some(bias), &routed);

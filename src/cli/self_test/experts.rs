@@ -7,7 +7,7 @@ use super::{D, N};
 use crate::ops::permute::{
     CombineSaved, PlacementConfig, RowAllocation, combine, combine_backward, permute, permute_backward, place,
 };
-use crate::ops::route::{RouterConfig, RouterOutput, Score, route, route_backward};
+use crate::ops::route::{GateNorm, RouterConfig, RouterOutput, Score, route, route_backward};
 use crate::record::Tensor;
 use std::cmp::Reverse;
 
@@ -18,7 +18,7 @@ const ROUTE: RouterConfig = RouterConfig {
     chosen: 2,
     score: Score::Softmax,
     groups: None,
-    norm_top_k: true,
+    norm: Some(GateNorm::SUM),
     scaling: 1.5,
 };
 /// Rows of all experts: one for each choice of a token.

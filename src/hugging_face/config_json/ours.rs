@@ -4,8 +4,8 @@ use super::classes::{CONVOLUTION, LINEAR, always_here};
 use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{
-    Activation, Family, Gate, Gelu, GroupScore, LayerConfig, LinearAttention, MixtureConfig, ModelConfig,
-    Norm, NormPlacement, ParallelResidual, QkNorm, Score, Values,
+    Activation, Family, Gate, GateNorm, Gelu, GroupScore, LayerConfig, LinearAttention, MixtureConfig,
+    ModelConfig, Norm, NormPlacement, ParallelResidual, QkNorm, Score, Values,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -234,6 +234,10 @@ fn activation(activation: Activation) -> &'static str {
 fn mixture(mixture: &MixtureConfig) -> BTreeMap<&'static str, Value> {
     let route = &mixture.route;
     let score = if route.score == Score::Sigmoid { "sigmoid" } else { "softmax" };
+    let least = match route.norm {
+        Some(GateNorm::AtLeast(least)) => Some(least),
+        _ => None,
+    };
     let method = |score| if score == GroupScore::Best { "group_limited_greedy" } else { "noaux_tc" };
     BTreeMap::from([
         ("expert_num", mixture.experts().into()),
@@ -243,7 +247,8 @@ fn mixture(mixture: &MixtureConfig) -> BTreeMap<&'static str, Value> {
         ("moe_shared_expert_intermediate_size", mixture.shared.map(|shared| shared.intermediate_size).into()),
         ("use_shared_expert_gating", mixture.shared.is_some_and(|shared| shared.is_gated).into()),
         ("scoring_func", score.into()),
-        ("norm_topk_prob", route.norm_top_k.into()),
+        ("norm_topk_prob", route.norm.is_some().into()),
+        ("moe_norm_min", least.into()),
         ("routed_scaling_factor", json!(route.scaling)),
         ("topk_method", route.groups.map(|groups| method(groups.score)).into()),
         ("n_group", route.groups.map(|groups| groups.count).into()),

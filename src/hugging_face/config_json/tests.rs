@@ -71,6 +71,7 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
                 widths.iter().zip([8, 12]).for_each(|(key, width)| config[*key] = width.into());
                 (config["partial_rotary_factor"], config["full_attention_interval"]) = (0.5.into(), 2.into());
             }
+            "ernie4_5_moe" => (config["moe_num_experts"], config["moe_k"]) = (4.into(), 2.into()),
             "lfm2_moe" => {
                 (config["layer_types"], config["num_dense_layers"]) =
                     (json!(["conv", "conv", "full_attention"]), 1.into());

@@ -182,7 +182,8 @@ fn fill_experts(reading: &Reading<'_>, facts: &mut Facts) {
     facts.insert("first_k_dense_replace", Fact { key, value });
     let width = number(facts, "moe_intermediate_size").unwrap_or(0.0);
     if let Some(shared) = facts.get_mut("moe_shared_expert_intermediate_size") {
-        let each = if shared.key == "n_shared_experts" { width } else { 1.0 };
+        let is_count = ["n_shared_experts", "moe_num_shared_experts"].contains(&shared.key.as_str());
+        let each = if is_count { width } else { 1.0 };
         let total = (each * shared.value.as_f64().unwrap_or(0.0)) as u64;
         shared.value = if total == 0 { Value::Null } else { total.into() };
     }
@@ -220,6 +221,21 @@ fn dense_layers(reading: &Reading<'_>, layers: usize) -> (String, Vec<bool>) {
             key,
             (0..layers).map(|layer| kinds.get(layer).is_some_and(|kind| kind == "dense")).collect(),
         );
+    }
+    // ERNIE 4.5: every so many layers from one to another. The class takes -1 for the last.
+    if reading.reads("moe_layer_start_index") {
+        let number = |key| reading.number(key);
+        let first = number("moe_layer_start_index").unwrap_or(0.0);
+        let last = number("moe_layer_end_index").filter(|last| *last != -1.0).unwrap_or(f64::INFINITY);
+        let interval = number("moe_layer_interval").unwrap_or(1.0).max(1.0) as usize;
+        let has_experts =
+            |layer: usize| (layer + 1).is_multiple_of(interval) && (first..=last).contains(&(layer as f64));
+        let key = match (interval, last < layers as f64 - 1.0) {
+            (1, false) => "moe_layer_start_index",
+            (1, true) => "moe_layer_end_index",
+            _ => "moe_layer_interval",
+        };
+        return (key.to_string(), (0..layers).map(|layer| !has_experts(layer)).collect());
     }
     if reading.reads("decoder_sparse_step") {
         let step = reading.number("decoder_sparse_step").unwrap_or(1.0).max(1.0) as usize;

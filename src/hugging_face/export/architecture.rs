@@ -12,6 +12,7 @@
 //! | is a GLM | `GlmForCausalLM` | no window |
 //! | is a Phi-3 | `Phi3ForCausalLM` | no biases, and no scaling of the rotation but LongRoPE |
 //! | is an ERNIE 4.5 | `Ernie4_5ForCausalLM` | biases in all layers or in none, no window, whole heads rotate |
+//! | and has experts | `Ernie4_5_MoeForCausalLM`, also with dense layers | the same without biases; softmax scores with a bias of the choice, no groups, gates that sum to 1 above a least sum, a shared expert whose width is a multiple of an expert's and without a gate |
 //! | is a Helium | `HeliumForCausalLM` | no bias of attention's output projection, heads as wide together as the model, no window, whole heads rotate |
 //! | is a GLM with norms before and after sublayers | `Glm4ForCausalLM` | no window |
 //! | is dense and has norms after sublayers alone, and q and k normalised over all heads | `Olmo2ForCausalLM`, with a window `Olmo3ForCausalLM`, also with biases in all of attention | always |
@@ -63,7 +64,7 @@ use crate::model::config::{
     ParallelResidual, QkNorm, Values, kv_source,
 };
 use crate::ops::rope_scaling::RopeScaling;
-use crate::ops::route::{GroupScore, RouterConfig, Score};
+use crate::ops::route::{GateNorm, GroupScore, RouterConfig, Score};
 use serde_json::Value;
 
 /// The class nearest to `model`.
@@ -81,6 +82,9 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
     }
     if model.family == Family::Lfm2 && model.mixture.is_some() {
         return named("lfm2_moe");
+    }
+    if model.family == Family::Ernie45 && model.mixture.is_some() {
+        return named("ernie4_5_moe");
     }
     if model.family != Family::Llama {
         return of_type(type_of(model.family));
@@ -418,10 +422,11 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "qwen3_5_moe_text",
     ];
     let of_attention_or_none = all_or_none.contains(&class) && !model.output_bias;
-    let has_no_qkv =
-        matches!(class, "phi3" | "ministral3" | "exaone4" | "gptj" | "mpt" | "lfm2" | "lfm2_moe")
-            || of_all_or_none
-            || of_attention_or_none;
+    let has_no_qkv = matches!(
+        class,
+        "phi3" | "ministral3" | "exaone4" | "gptj" | "mpt" | "lfm2" | "lfm2_moe" | "ernie4_5_moe"
+    ) || of_all_or_none
+        || of_attention_or_none;
     [
         (has_no_qkv && model.qkv_bias, "biases of q, k and v alone"),
         (has_none && model.output_bias && !all_of_attention, "bias of attention's output projection alone"),
@@ -431,10 +436,12 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
 }
 
 fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
-    let RouterConfig { score, groups, norm_top_k, scaling, .. } = mixture.route;
+    let RouterConfig { score, groups, norm, scaling, .. } = mixture.route;
+    let norm_top_k = norm.is_some();
     let is_v2 = class == "deepseek_v2";
     let has_v3_router = matches!(class, "glm4_moe" | "deepseek_v3");
     let is_lfm2 = class == "lfm2_moe";
+    let is_ernie = class == "ernie4_5_moe";
     let is_plain = !is_v2 && !has_v3_router && !is_lfm2 && class != "minimax_m2"; // a plain softmax
     let odd_width = mixture
         .shared
@@ -448,14 +455,16 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
     let is_gated = mixture.shared.is_some_and(|shared| shared.is_gated);
     let checks = [
         (is_plain && score == Score::Sigmoid, "sigmoid scores"),
-        ((is_plain || is_v2) && mixture.has_bias, "bias on the choice of experts"),
+        ((is_plain && !is_ernie || is_v2) && mixture.has_bias, "bias on the choice of experts"),
+        (is_ernie != matches!(norm, Some(GateNorm::AtLeast(_))), "gates that are divided by this sum"),
         (is_v2 && norm_top_k, "gates that are made to sum to 1"),
         (is_v2 && count(GroupScore::BestTwo), "groups that count by their two best experts"),
         (is_lfm2 && score == Score::Softmax, "softmax scores"),
         ((is_plain || is_lfm2) && groups.is_some(), "groups of experts"),
         (is_plain && scaling != 1.0, "routed_scaling_factor"),
         (has_v3_router && count(GroupScore::Best), "groups that count by their best expert"),
-        ((needs_shared || is_granite) && is_gated, "gate of the shared expert"),
+        (is_ernie && !mixture.has_bias, "form without a bias on the choice of experts"),
+        ((needs_shared || is_granite || is_ernie) && is_gated, "gate of the shared expert"),
         (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
         (matches!(class, "olmoe" | "gpt_oss" | "lfm2_moe") && mixture.shared.is_some(), "shared expert"),
         (

@@ -131,7 +131,7 @@ impl MixtureConfig {
     /// not renormalised.
     pub(crate) fn renormalised_sum(&self) -> Option<f32> {
         match self.dispatch {
-            TokenDispatch::Capacity(capacity) if capacity.renormalises && self.route.norm_top_k => {
+            TokenDispatch::Capacity(capacity) if capacity.renormalises && self.route.norm.is_some() => {
                 Some(self.route.scaling)
             }
             _ => None,
@@ -206,10 +206,10 @@ impl ModelConfig {
     fn has_only_experts(&self) -> bool {
         self.activation.gate().is_some()
             && self.mixture.as_ref().is_some_and(|mixture| {
-                let RouterConfig { groups, norm_top_k, scaling, .. } = mixture.route;
+                let RouterConfig { groups, norm, scaling, .. } = mixture.route;
                 let has_others = mixture.shared.is_some() || mixture.is_beside_dense;
                 let is_alone = !has_others && mixture.first_dense_layers == 0;
-                groups.is_none() && norm_top_k && scaling == 1.0 && is_alone
+                groups.is_none() && norm.is_some() && scaling == 1.0 && is_alone
             })
             && self.multi_token.is_none()
     }

@@ -4,8 +4,8 @@ mod published;
 
 use super::{Gpt, Init, Piece, Place, Spec};
 use crate::model::config::{
-    Activation, BalanceLosses, Family, Gate, LatentAttention, MixtureConfig, ModelConfig, MultiToken,
-    Positions, RouterConfig, Score, SharedExpert, Sizes, TokenDispatch,
+    Activation, BalanceLosses, Family, Gate, GateNorm, LatentAttention, MixtureConfig, ModelConfig,
+    MultiToken, Positions, RouterConfig, Score, SharedExpert, Sizes, TokenDispatch,
 };
 use crate::model::init::initial_row;
 use crate::model::selection_bias;
@@ -22,7 +22,7 @@ pub(crate) fn mixture_example() -> ModelConfig {
             chosen: 2,
             score: Score::Softmax,
             groups: None,
-            norm_top_k: true,
+            norm: Some(GateNorm::SUM),
             scaling: 1.0,
         },
         has_bias: false,

@@ -45,7 +45,7 @@ impl Losses {
 /// use reference::route::RouterConfig;
 ///
 /// let route =
-///     RouterConfig { experts: 2, chosen: 1, is_sigmoid: false, groups: None, norm_top_k: false, scaling: 1.0 };
+///     RouterConfig { experts: 2, chosen: 1, is_sigmoid: false, groups: None, norm: None, scaling: 1.0 };
 /// // Equal probabilities, but both tokens chose the first expert: 2·(1·½ + 0·½) = 1.
 /// let even = losses(&[0.0; 4], &[0, 0], 2, &route);
 /// assert_eq!((even.expert, even.sequence), (1.0, 1.0));
@@ -145,6 +145,7 @@ mod tests {
     use super::*;
     use crate::gradient_check::assert_gradient;
     use crate::random::Random;
+    use crate::route::GateNorm;
     use crate::route::choose;
 
     const ROUTE: RouterConfig = RouterConfig {
@@ -152,7 +153,7 @@ mod tests {
         chosen: 2,
         is_sigmoid: false,
         groups: None,
-        norm_top_k: true,
+        norm: Some(GateNorm::SUM),
         scaling: 1.0,
     };
 

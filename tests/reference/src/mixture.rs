@@ -13,6 +13,7 @@ mod layer;
 mod slots;
 
 use crate::gelu::Gelu;
+pub use crate::route::GateNorm;
 use crate::swiglu::Gate;
 
 pub use choice::{Choices, choose};
@@ -30,8 +31,8 @@ pub struct Mixture {
     pub score: Score,
     /// Group-limited routing: experts are chosen from the best groups only.
     pub groups: Option<ExpertGroups>,
-    /// Whether the gates of a token are divided by their sum + 1e-9; a single one is then 1.
-    pub norm_top_k: bool,
+    /// What the gates of a token are divided by, if by anything.
+    pub norm: Option<GateNorm>,
     /// Factor of the gates, applied last.
     pub scaling: f64,
     /// Update of the selection bias per step.

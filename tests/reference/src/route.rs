@@ -14,10 +14,42 @@ pub struct RouterConfig {
     pub is_sigmoid: bool,
     /// Group-limited routing: experts are chosen from the best groups only.
     pub groups: Option<ExpertGroups>,
-    /// Whether the gates of a token are divided by their sum + 1e-9 (only for k > 1).
-    pub norm_top_k: bool,
+    /// What the gates of a token are divided by, if by anything.
+    pub norm: Option<GateNorm>,
     /// Factor of the gates, applied last.
     pub scaling: f64,
+}
+
+/// What the gates of a token are divided by to sum to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GateNorm {
+    /// Their sum plus this; a single gate by itself.
+    Plus(f64),
+    /// Their sum, or this if it is larger.
+    AtLeast(f64),
+}
+
+impl GateNorm {
+    /// Their sum + 1e-9.
+    pub const SUM: Self = Self::Plus(1e-9);
+
+    /// The divisor of `gates`.
+    pub fn divisor(self, gates: &[f64]) -> f64 {
+        let sum: f64 = gates.iter().sum();
+        match self {
+            Self::Plus(_) if gates.len() == 1 => sum,
+            Self::Plus(epsilon) => sum + epsilon,
+            Self::AtLeast(least) => sum.max(least),
+        }
+    }
+
+    /// The derivative of the divisor of `gates` with respect to each of them.
+    pub fn slope(self, gates: &[f64]) -> f64 {
+        match self {
+            Self::AtLeast(least) if gates.iter().sum::<f64>() < least => 0.0,
+            _ => 1.0,
+        }
+    }
 }
 
 /// ExpertGroups of E / `count` consecutive experts.
@@ -73,7 +105,7 @@ pub fn scores_backward(logits: &[f64], d_scores: &[f64], route: &RouterConfig) -
 /// use reference::route::{RouterConfig, choose};
 ///
 /// let route =
-///     RouterConfig { experts: 4, chosen: 2, is_sigmoid: false, groups: None, norm_top_k: true, scaling: 1.0 };
+///     RouterConfig { experts: 4, chosen: 2, is_sigmoid: false, groups: None, norm: None, scaling: 1.0 };
 /// // The last expert has the highest score; the first two tie, so the first of them comes second.
 /// assert_eq!(choose(&[0.3, 0.3, 0.0, 0.4], None, &route), [3, 0]);
 /// // A bias changes the choice.
@@ -106,8 +138,8 @@ pub fn choose(scores: &[f64], bias: Option<&[f64]>, route: &RouterConfig) -> Vec
     ids
 }
 
-/// The gates (N, k) of the choices: gate = s, divided by Σ of the token's chosen s + 1e-9 if `norm_top_k` (a single one
-/// by itself), times `scaling`. The bias has no effect on them.
+/// The gates (N, k) of the choices: gate = s, divided by what `norm` makes of the token's chosen s, times `scaling`.
+/// The bias has no effect on them.
 #[track_caller]
 pub fn gates(logits: &[f64], ids: &[u32], route: &RouterConfig) -> Vec<f64> {
     let chosen = chosen_scores(&scores(logits, route), ids, route);
@@ -121,8 +153,8 @@ pub fn gates(logits: &[f64], ids: &[u32], route: &RouterConfig) -> Vec<f64> {
 
 /// The gradient with respect to the scores (N, E), given that with respect to the [`gates`] (N, k); choices held.
 ///
-/// With S the divisor of a token and c the scaling: ds = c / S·(dg − Σ dg·s / S) for the chosen experts, or c·dg
-/// without normalisation.
+/// With S the divisor of a token and c the scaling: ds = c / S·(dg − Σ dg·s / S) for the chosen experts, or c / S·dg
+/// where S is a constant.
 #[track_caller]
 pub fn gates_backward(logits: &[f64], ids: &[u32], d_gates: &[f64], route: &RouterConfig) -> Vec<f64> {
     assert_len("d_gates", d_gates, ids.len());
@@ -132,7 +164,7 @@ pub fn gates_backward(logits: &[f64], ids: &[u32], d_gates: &[f64], route: &Rout
     for (t, s) in chosen.chunks_exact(k).enumerate() {
         let (ids, dg) = (&ids[t * k..][..k], &d_gates[t * k..][..k]);
         let divisor = divisor(s, route);
-        let mean = if route.norm_top_k { dot(dg, s) / divisor } else { 0.0 };
+        let mean = route.norm.map_or(0.0, |norm| norm.slope(s) * dot(dg, s) / divisor);
         for (id, dg) in ids.iter().zip(dg) {
             d_scores[t * route.experts + *id as usize] = route.scaling / divisor * (dg - mean);
         }
@@ -141,8 +173,7 @@ pub fn gates_backward(logits: &[f64], ids: &[u32], d_gates: &[f64], route: &Rout
 }
 
 fn divisor(chosen: &[f64], route: &RouterConfig) -> f64 {
-    let epsilon = if route.chosen > 1 { 1e-9 } else { 0.0 };
-    if route.norm_top_k { chosen.iter().sum::<f64>() + epsilon } else { 1.0 }
+    route.norm.map_or(1.0, |norm| norm.divisor(chosen))
 }
 
 #[track_caller]
@@ -165,14 +196,8 @@ mod tests {
     use crate::gradient_check::{assert_close, assert_gradient};
     use crate::random::Random;
 
-    const PLAIN: RouterConfig = RouterConfig {
-        experts: 8,
-        chosen: 2,
-        is_sigmoid: false,
-        groups: None,
-        norm_top_k: false,
-        scaling: 1.0,
-    };
+    const PLAIN: RouterConfig =
+        RouterConfig { experts: 8, chosen: 2, is_sigmoid: false, groups: None, norm: None, scaling: 1.0 };
 
     fn grouped(chosen: usize, best: usize) -> RouterConfig {
         RouterConfig { groups: Some(ExpertGroups { count: 4, chosen, best }), ..PLAIN }
@@ -185,9 +210,15 @@ mod tests {
         let logits = [0.0, 3.0f64.ln(), 0.0, 5.0f64.ln()];
         assert_eq!(choose(&scores(&logits, &route), None, &route), [3, 1]);
         assert_close("softmax", &gates(&logits, &[3, 1], &route), &[0.5, 0.3], 1e-12);
-        let normed = RouterConfig { norm_top_k: true, scaling: 2.5, ..route };
+        let normed = RouterConfig { norm: Some(GateNorm::SUM), scaling: 2.5, ..route };
         assert_close("normalised", &gates(&logits, &[3, 1], &normed), &[2.5 * 0.625, 2.5 * 0.375], 1e-8);
         // σ(ln 3) = 3/4, σ(ln 5) = 5/6; one expert alone is all there is.
+        // Their sum is 0.8.
+        for (least, divisor) in [(0.5, 0.8), (1.6, 1.6)] {
+            let floored = RouterConfig { norm: Some(GateNorm::AtLeast(least)), ..route };
+            let want = [0.5 / divisor, 0.3 / divisor];
+            assert_close("at least", &gates(&logits, &[3, 1], &floored), &want, 1e-12);
+        }
         let sigmoid = RouterConfig { is_sigmoid: true, ..route };
         assert_close("sigmoid", &gates(&logits, &[3, 1], &sigmoid), &[5.0 / 6.0, 0.75], 1e-12);
         let one = RouterConfig { chosen: 1, ..normed };
@@ -222,14 +253,17 @@ mod tests {
     #[test]
     fn backward_is_the_gradient() {
         for is_sigmoid in [false, true] {
-            for (chosen, norm_top_k) in [(1, false), (3, false), (3, true), (8, true)] {
-                let route = RouterConfig { chosen, is_sigmoid, norm_top_k, scaling: 1.7, ..PLAIN };
+            let least = GateNorm::AtLeast(if is_sigmoid { 2.0 } else { 0.6 });
+            let norms =
+                [(1, None), (3, None), (3, Some(GateNorm::SUM)), (3, Some(least)), (8, Some(GateNorm::SUM))];
+            for (chosen, norm) in norms {
+                let route = RouterConfig { chosen, is_sigmoid, norm, scaling: 1.7, ..PLAIN };
                 let mut random = Random::new(91);
                 let (logits, d_gates) = (random.normal(5 * 8), random.normal(5 * chosen));
                 let ids = choose(&scores(&logits, &route), None, &route);
                 let d_scores = gates_backward(&logits, &ids, &d_gates, &route);
                 let d_logits = scores_backward(&logits, &d_scores, &route);
-                let name = format!("d_logits, sigmoid: {is_sigmoid}, k: {chosen}, normalised: {norm_top_k}");
+                let name = format!("d_logits, sigmoid: {is_sigmoid}, k: {chosen}, {norm:?}");
                 assert_gradient(&name, &d_logits, &logits, |x| dot(&gates(x, &ids, &route), &d_gates));
             }
         }

@@ -60,7 +60,7 @@ fn one_expert_is_the_dense_layer() {
             chosen: 1,
             score: Score::Softmax,
             groups: None,
-            norm_top_k: false,
+            norm: None,
             scaling: 1.0,
         },
         has_bias: false,

@@ -7,7 +7,7 @@ use gristmill::model::config::{
     BalanceLosses, MixtureConfig, ModelConfig, MultiToken, SharedExpert, Sizes, TokenDispatch,
 };
 use gristmill::model::parameters::Gpt;
-use gristmill::ops::route::{RouterConfig, Score};
+use gristmill::ops::route::{GateNorm, RouterConfig, Score};
 use reference::trainer::decays;
 use std::collections::BTreeMap;
 
@@ -63,6 +63,15 @@ fn experts_beside_dense_networks_follow_the_reference() {
         let halves = ["--runner_wrapper.scale_sense=1024", &compute];
         follows_the_reference(&Setup::beside_dense("beside in 16 bits", "").with(&halves), 4);
     }
+}
+
+/// ERNIE 4.5's: softmax scores with a bias, and gates divided by a sum that some tokens do not reach.
+#[test]
+fn experts_of_ernie_follow_the_reference() {
+    let routing = "expert_num: 6, num_experts_chosen: 3, use_gmm: True, moe_norm_min: 0.52, \
+                   balance_via_topk_bias: True, topk_bias_update_rate: 0.05, shared_expert_num: 2, \
+                   first_k_dense_replace: 1";
+    follows_the_reference(&Setup::experts_of("Ernie4_5Config", "ernie", routing, "n_kv_heads: 2"), 4);
 }
 
 /// LFM2's experts: the same router without groups, behind a gated convolution and behind attention.
@@ -124,7 +133,7 @@ fn the_reference_has_the_same_tensors() {
         chosen: 2,
         score: Score::Sigmoid,
         groups: None,
-        norm_top_k: true,
+        norm: Some(GateNorm::SUM),
         scaling: 1.0,
     };
     let mixture = |is_gated| MixtureConfig {

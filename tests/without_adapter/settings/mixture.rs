@@ -2,8 +2,8 @@
 
 use super::{BASE, assert_answers, assert_reads_back, resolve};
 use gristmill::model::config::{
-    BalanceLosses, Capacity, DropOrder, ExpertGroups, GroupScore, HotExperts, MixtureConfig, MultiToken,
-    RouterConfig, Score, SharedExpert, TokenDispatch,
+    BalanceLosses, Capacity, DropOrder, ExpertGroups, GateNorm, GroupScore, HotExperts, MixtureConfig,
+    MultiToken, RouterConfig, Score, SharedExpert, TokenDispatch,
 };
 use gristmill::settings::RunPlan;
 
@@ -55,7 +55,7 @@ fn the_three_shapes_that_are_published() {
                 chosen: 2,
                 score: Score::Softmax,
                 groups: None,
-                norm_top_k: true,
+                norm: Some(GateNorm::SUM),
                 scaling: 1.0
             },
             has_bias: false,
@@ -86,7 +86,7 @@ fn the_three_shapes_that_are_published() {
     assert_eq!(deepseek.dispatch, TokenDispatch::Dropless { safe_tokens: true });
     let qwen = mixture("", QWEN);
     assert_eq!((qwen.experts(), qwen.chosen(), qwen.intermediate_size), (16, 8, 48));
-    assert_eq!((qwen.route.norm_top_k, qwen.route.scaling), (false, 1.5));
+    assert_eq!((qwen.route.norm.is_some(), qwen.route.scaling), (false, 1.5));
     assert_eq!(qwen.losses, BalanceLosses { sequence: 0.001, ..BalanceLosses::default() });
     assert_eq!(qwen.dispatch, TokenDispatch::Dropless { safe_tokens: false });
 }
@@ -126,7 +126,7 @@ fn experts_of_gpt2_have_the_first_router() {
         let (model, notices) = of(kind, "");
         let mixture = model.mixture.expect("experts");
         assert_eq!(
-            (mixture.chosen(), mixture.route.norm_top_k, renormalises(&mixture)),
+            (mixture.chosen(), mixture.route.norm.is_some(), renormalises(&mixture)),
             (1, true, Some(true))
         );
         assert_eq!(mixture.intermediate_size, model.layer.intermediate_size);
@@ -142,7 +142,7 @@ fn experts_of_gpt2_have_the_first_router() {
         ("capacity_factor: 0", 1, true, None),
     ] {
         let mixture = of("GPT2Config", keys).0.mixture.expect("experts");
-        let found = (mixture.chosen(), mixture.route.norm_top_k, renormalises(&mixture));
+        let found = (mixture.chosen(), mixture.route.norm.is_some(), renormalises(&mixture));
         assert_eq!(found, (chosen, normalises, renormalised), "{keys}");
     }
     // The word decides about a single gate, so it is not said to be idle.
@@ -174,8 +174,8 @@ fn keys_decide_what_they_say() {
     assert_eq!(order("capacity_factor: 0"), None);
     assert_eq!(order("capacity_factor: -1.0"), None);
     assert_eq!(e8("").route.chosen, 1);
-    assert!(!e8("norm_topk_prob: True").route.norm_top_k, "one gate is not normalised");
-    assert!(e8("num_experts_chosen: 2, moe_router_pre_softmax: False").route.norm_top_k);
+    assert!(e8("norm_topk_prob: True").route.norm.is_none(), "one gate is not normalised");
+    assert!(e8("num_experts_chosen: 2, moe_router_pre_softmax: False").route.norm.is_some());
     assert_eq!(e8("moe_router_score_function: sigmoid").route.score, Score::Sigmoid);
     assert_eq!(
         [("False", 0), ("True", 1), ("1", 1)]

@@ -277,7 +277,7 @@ fn deepseek_with_its_own_names() {
     assert_eq!(plain.multi_token, None);
     let mixture = plain.mixture.expect("experts");
     assert_eq!(
-        (mixture.route.score, mixture.route.norm_top_k, mixture.route.scaling),
+        (mixture.route.score, mixture.route.norm.is_some(), mixture.route.scaling),
         (Score::Sigmoid, true, 2.5)
     );
     assert_eq!((mixture.has_bias, mixture.bias_update_rate, mixture.shared.is_some()), (true, 1e-3, true));
@@ -294,7 +294,7 @@ fn deepseek_with_its_own_names() {
     let v2 = of(&keys.replace("V3", "V2"));
     let mixture = v2.mixture.expect("experts");
     assert_eq!(
-        (mixture.route.score, mixture.route.norm_top_k, mixture.route.scaling),
+        (mixture.route.score, mixture.route.norm.is_some(), mixture.route.scaling),
         (Score::Softmax, false, 1.0)
     );
     assert!(!mixture.has_bias);

@@ -7,7 +7,7 @@ use crate::hugging_face::export::hugging_face_config;
 pub(super) use crate::hugging_face::export::tests::mixture::qwen3 as mixture;
 use crate::hugging_face::export::tests::{in_pairs, rotating, windowed};
 use crate::model::config::{
-    Activation, Divisors, ExpertGroups, Factors, Family, Gate, Gelu, GroupScore, LatentAttention,
+    Activation, Divisors, ExpertGroups, Factors, Family, Gate, GateNorm, Gelu, GroupScore, LatentAttention,
     LinearAttention, Llama3, LongRope, Mixer, MixtureConfig, ModelConfig, Norm, NormPlacement,
     ParallelResidual, Positions, QkNorm, QueryScaling, RopeScaling, RouterConfig, Score, SharedExpert, Sizes,
     Values, Yarn,
@@ -317,17 +317,14 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         route: sigmoid(groups),
         ..mixture()
     };
-    let unnormalised = RouterConfig { norm_top_k: false, scaling: 2.0, ..mixture().route };
+    let unnormalised = RouterConfig { norm: None, scaling: 2.0, ..mixture().route };
     let limited = RouterConfig { groups: groups(GroupScore::Best), ..unnormalised };
     let mixtures = [
         mixture(),
         MixtureConfig { first_dense_layers: 1, ..mixture() },
         MixtureConfig { shared: shared(7, true), ..mixture() },
         MixtureConfig { shared: shared(10, false), ..mixture() },
-        MixtureConfig {
-            route: RouterConfig { chosen: 1, norm_top_k: false, ..mixture().route },
-            ..mixture()
-        },
+        MixtureConfig { route: RouterConfig { chosen: 1, norm: None, ..mixture().route }, ..mixture() },
         MixtureConfig { route: unnormalised, shared: shared(10, false), ..mixture() },
         MixtureConfig { route: limited, shared: shared(10, false), ..mixture() },
         biased(None),
@@ -403,6 +400,14 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         let mixture = MixtureConfig { has_bias, first_dense_layers: 1, route, ..mixture() };
         models.push(ModelConfig { mixture: Some(mixture), ..lfm2(llama()) });
     }
+    for (shared, has_bias) in [(shared(10, false), true), (None, false), (shared(7, false), true)] {
+        let route = RouterConfig { norm: Some(GateNorm::AtLeast(0.5)), ..mixture().route };
+        let mixture = MixtureConfig { has_bias, first_dense_layers: 1, shared, route, ..mixture() };
+        models.push(ModelConfig { mixture: Some(mixture), ..of_pairs(Family::Ernie45) });
+    }
+    for mixture in [mixture(), biased(groups(GroupScore::BestTwo))] {
+        models.push(all_biases(ModelConfig { mixture: Some(mixture), ..of_pairs(Family::Ernie45) }));
+    }
     for mixture in mixtures {
         let mixture = Some(mixture);
         models.push(ModelConfig { mixture: mixture.clone(), ..llama() });
@@ -442,7 +447,7 @@ fn each_class_that_is_written_says_some_model_without_a_note() {
 #[test]
 fn gates_of_deepseek_v2_that_two_programs_compute_differently_are_refused() {
     let latent = LatentAttention { q_rank: None, kv_rank: 12, nope_dim: 8, rope_dim: 4, value_dim: 16 };
-    let route = RouterConfig { norm_top_k: false, ..mixture().route };
+    let route = RouterConfig { norm: None, ..mixture().route };
     let shared = Some(SharedExpert { intermediate_size: 10, is_gated: false });
     let mixture = Some(MixtureConfig { route, shared, ..mixture() });
     let model = latent.within(ModelConfig { norm_eps: 1e-6, mixture, ..llama() });

@@ -3,8 +3,8 @@
 use super::rotating;
 use crate::hugging_face::export::hugging_face_config;
 use crate::model::config::{
-    BalanceLosses, ExpertGroups, Family, GroupScore, LatentAttention, MixtureConfig, ModelConfig, MultiToken,
-    RouterConfig, Score, SharedExpert, Sizes, TokenDispatch,
+    BalanceLosses, ExpertGroups, Family, GateNorm, GroupScore, LatentAttention, MixtureConfig, ModelConfig,
+    MultiToken, RouterConfig, Score, SharedExpert, Sizes, TokenDispatch,
 };
 use serde_json::json;
 
@@ -28,7 +28,7 @@ pub(in crate::hugging_face) fn qwen3() -> MixtureConfig {
             chosen: 2,
             score: Score::Softmax,
             groups: None,
-            norm_top_k: true,
+            norm: Some(GateNorm::SUM),
             scaling: 1.0,
         },
         has_bias: false,
@@ -118,10 +118,10 @@ fn a_note_says_what_the_nearest_architecture_lacks() {
     let groups = |score| Some(ExpertGroups { count: 3, chosen: 2, score });
     let biased = MixtureConfig { has_bias: true, ..routed(RouterConfig { scaling: 2.0, ..qwen3().route }) };
     expect(model(qwen3()), "qwen3_moe", None);
-    let unnormalised = || routed(RouterConfig { norm_top_k: false, ..qwen3().route });
+    let unnormalised = || routed(RouterConfig { norm: None, ..qwen3().route });
     expect(plain(qwen3()), "mixtral", None);
     expect(plain(unnormalised()), "deepseek", None);
-    expect(plain(routed(RouterConfig { chosen: 1, norm_top_k: false, ..qwen3().route })), "deepseek", None);
+    expect(plain(routed(RouterConfig { chosen: 1, norm: None, ..qwen3().route })), "deepseek", None);
     expect(plain(shared(7, true)), "qwen2_moe", None);
     expect(plain(shared(10, false)), "deepseek", None);
     expect(plain(shared(7, false)), "deepseek", Some("no shared expert of this width"));
@@ -167,16 +167,16 @@ fn latent_attention_has_the_routers_of_deepseek() {
         )
     };
     let groups = |score| Some(ExpertGroups { count: 3, chosen: 2, score });
-    let plain = RouterConfig { norm_top_k: false, scaling: 2.0, ..qwen3().route };
+    let plain = RouterConfig { norm: None, scaling: 2.0, ..qwen3().route };
     let v2 = |groups, is_gated, has_bias| of(RouterConfig { groups, ..plain }, is_gated, has_bias);
     let named = |kind: &str, note: Option<&str>| (kind.to_string(), note.map(str::to_string));
     assert_eq!(v2(None, false, false), named("deepseek_v2", None));
     assert_eq!(v2(groups(GroupScore::Best), false, false), named("deepseek_v2", None));
     let lacks = "no bias on the choice of experts, no groups that count by their two best experts";
     assert_eq!(v2(groups(GroupScore::BestTwo), false, true), named("deepseek_v2", Some(lacks)));
-    let normed = of(RouterConfig { norm_top_k: true, ..plain }, false, false);
+    let normed = of(RouterConfig { norm: Some(GateNorm::SUM), ..plain }, false, false);
     assert_eq!(normed, named("deepseek_v2", Some("no gates that are made to sum to 1")));
-    let sigmoid = RouterConfig { score: Score::Sigmoid, norm_top_k: true, ..plain };
+    let sigmoid = RouterConfig { score: Score::Sigmoid, norm: Some(GateNorm::SUM), ..plain };
     let v3 = |groups, is_gated| of(RouterConfig { groups, ..sigmoid }, is_gated, true);
     assert_eq!(v3(groups(GroupScore::BestTwo), false), named("deepseek_v3", None));
     assert_eq!(v3(None, true), named("deepseek_v3", Some("no gate of the shared expert")));

@@ -184,11 +184,12 @@ const TYPES: [TypeEntry; 30] = [
     },
     TypeEntry {
         word: "Ernie4_5Config",
-        about: "ERNIE 4.5 without experts: a Llama whose heads rotate in interleaved pairs, in its files too.",
+        about: "ERNIE 4.5: a Llama whose heads rotate in interleaved pairs, in its files too, also with experts, whose \
+                gates are divided by a sum of at least `moe_norm_min`.",
         defaults: |config| config.layer.rotary_interleaved = true,
         check: |model, reader| check_rotation(model, reader, true),
         family: Family::Ernie45,
-        fits: is_plain,
+        fits: fits_ernie,
         ..PLAIN
     },
     TypeEntry {
@@ -464,6 +465,12 @@ fn fits_granite_moe(model: &ModelConfig) -> bool {
     }) && has_norms_before
         && model.multi_token.is_none()
         && model.activation.gate().is_some()
+}
+
+/// ERNIE 4.5 may have experts.
+fn fits_ernie(model: &ModelConfig) -> bool {
+    let has_plain_norms = model.norm == Norm::RmsNorm && model.norm_placement == NormPlacement::Before;
+    has_gate(model) && has_plain_norms && model.multi_token.is_none() && !model.qk_norm
 }
 
 /// Whether heads rotate in pairs or in halves, which the type decides.

@@ -2,16 +2,17 @@
 
 use super::rows::{Moe, RoutingPolicy, TopkMethod};
 use crate::model::config::{
-    Capacity, DropOrder, ExpertGroups, HotExperts, MixtureConfig, RouterConfig, Score, SharedExpert,
-    TokenDispatch,
+    Capacity, DropOrder, ExpertGroups, Family, GateNorm, HotExperts, MixtureConfig, RouterConfig, Score,
+    SharedExpert, TokenDispatch,
 };
 
 /// Standard deviation of a router's initial weights.
 const ROUTER_INIT_STD: f64 = 0.01;
 
 impl Moe {
-    /// The mixture of a section that was filled and has no fault. Hot experts are also chosen anew after `hot_step`.
-    pub(crate) fn config(&self, hot_step: Option<u64>) -> MixtureConfig {
+    /// The mixture of a section that was filled and has no fault, in the layers of `family`. Hot experts are also
+    /// chosen anew after `hot_step`.
+    pub(crate) fn config(&self, family: Family, hot_step: Option<u64>) -> MixtureConfig {
         let shared = self.moe_shared_expert_intermediate_size;
         let is_gated = self.use_shared_expert_gating;
         MixtureConfig {
@@ -20,7 +21,7 @@ impl Moe {
                 chosen: self.num_experts_chosen as u32,
                 score: if self.use_gating_sigmoid { Score::Sigmoid } else { Score::Softmax },
                 groups: self.groups(),
-                norm_top_k: self.norm_topk_prob == Some(true),
+                norm: (self.norm_topk_prob == Some(true)).then(|| self.gate_norm(family)),
                 scaling: self.routed_scaling_factor as f32,
             },
             has_bias: self.balance_via_topk_bias,
@@ -32,6 +33,14 @@ impl Moe {
             losses: self.losses(),
             dispatch: self.dispatch(hot_step),
             router_init_std: ROUTER_INIT_STD,
+        }
+    }
+
+    fn gate_norm(&self, family: Family) -> GateNorm {
+        match self.moe_norm_min {
+            Some(least) => GateNorm::AtLeast(least as f32),
+            None if family == Family::Lfm2 => GateNorm::Plus(1e-6),
+            None => GateNorm::SUM,
         }
     }
 

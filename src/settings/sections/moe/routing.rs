@@ -1,9 +1,12 @@
 //! Which experts are chosen, and how much each chosen one counts.
 
 use super::rows::{Moe, RoutingPolicy, TopkMethod};
-use crate::model::config::GroupScore;
+use crate::model::config::{Family, GroupScore};
 use crate::settings::engine::*;
 use crate::settings::sections::model::{GPT2, Model};
+
+/// `moe_norm_min` of ERNIE 4.5 where none is written.
+const NORM_MIN_OF_ERNIE: f64 = 1e-12;
 
 /// Decides the groups and whether gates are normalised. One group, or the choice of all groups, excludes no expert, so
 /// there are none then.
@@ -17,6 +20,12 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
         moe.norm_topk_prob.unwrap_or(!is_first || chosen > 1 || moe.routing_policy == RoutingPolicy::V1);
     let has_single = is_first && moe.routing_policy == RoutingPolicy::V1;
     moe.norm_topk_prob = Some(normalises && (chosen > 1 || has_single));
+    if moe.norm_topk_prob == Some(false) {
+        reader.ignore(&["moe_norm_min"]);
+        moe.moe_norm_min = None;
+    } else if model.config.family == Family::Ernie45 {
+        moe.moe_norm_min.get_or_insert(NORM_MIN_OF_ERNIE);
+    }
     if !reader.are_sound(&["topk_method", "n_group", "topk_group", "expert_num", "num_experts_chosen"]) {
         return;
     }

@@ -41,6 +41,12 @@ rows! {
         norm_topk_prob: Option<bool> = Numbers.optional()
             .filled("`True`, where k > 1, of `DeepseekV2Config` `False`")
             .example("False\nnum_experts_chosen: 2"),
+        /// The least number that the gates of a token are divided by where they are normalised, as in ERNIE 4.5, whose
+        /// files call it so: they are divided by their sum, or by this if it is larger. Where none is written, by
+        /// their sum plus 1e-9, or in `Lfm2Config` plus 1e-6.
+        moe_norm_min: Option<f64> = Numbers.optional().within(NORM_MIN)
+            .filled("none, 1e-12 in `Ernie4_5Config`")
+            .example("0.25\nnum_experts_chosen: 2"),
         /// Factor of all gates, after their normalisation.
         routed_scaling_factor: f64 = Numbers.default(1.0).within(SCALING).filled("`1.0`, of `DeepseekV3Config` `2.5`"),
         /// How experts are chosen: `greedy` among all, or only in the `topk_group` best of `n_group` groups, by a
@@ -121,6 +127,8 @@ const EXPERTS: Range = Range::new("a whole number from 1 to 512", |n| (1.0..=512
 const SHARED: Range = Range::new("a whole number from 0 to 512", |n| (0.0..=512.0).contains(&n), 513.0);
 const CHOSEN: Range = Range::new("a whole number from 1 to 16", |n| (1.0..=16.0).contains(&n), 17.0);
 const FACTORS: Range = Range::new("numbers from 0", |x| x >= 0.0, -1.0);
+const NORM_MIN: Range =
+    Range::new("a number above 0 and up to 1", |x| x > 0.0 && x as f32 > 0.0 && x <= 1.0, 0.0);
 const SCALING: Range = Range::new(
     "a number above 0 and finite in float32",
     |x| x > 0.0 && x as f32 > 0.0 && (x as f32).is_finite(),

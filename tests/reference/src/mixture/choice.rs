@@ -21,9 +21,6 @@ pub struct Choices {
     scores: Vec<f64>,
 }
 
-/// ε of the normalisation of gates.
-const EPSILON: f64 = 1e-9;
-
 /// The indices of the k best `scores` (E), best first; ties go to the lower index. With groups, only experts of the
 /// best groups are eligible.
 pub fn choose(scores: &[f64], groups: Option<ExpertGroups>, k: usize) -> Vec<usize> {
@@ -67,8 +64,8 @@ impl Choices {
             let s = mixture.score.of(logits);
             let selection: Vec<f64> = s.iter().zip(bias).map(|(s, bias)| s + bias).collect();
             let chosen = choose(&selection, mixture.groups, k);
-            let chosen_sum: f64 = chosen.iter().map(|&expert| s[expert]).sum();
-            let divisor = if mixture.norm_top_k { chosen_sum + mixture.epsilon() } else { 1.0 };
+            let of_chosen: Vec<f64> = chosen.iter().map(|&expert| s[expert]).collect();
+            let divisor = mixture.norm.map_or(1.0, |norm| norm.divisor(&of_chosen));
             gates.extend(chosen.iter().map(|&expert| s[expert] / divisor * mixture.scaling));
             ids.extend(chosen);
             unbiased.extend(choose(&s, mixture.groups, k));
@@ -94,14 +91,11 @@ impl Choices {
             // p = s / Σ s.
             let sum: f64 = s.iter().sum();
             let mut ds: Vec<f64> = dp.iter().map(|d| (d - dot(dp, p)) / sum).collect();
-            // g = scaling·s / (Σ chosen s + ε), or scaling·s.
-            let (mean, divisor) = match mixture.norm_top_k {
-                true => {
-                    let chosen_sum: f64 = ids.iter().map(|&expert| s[expert]).sum();
-                    (dot(dg, g) / mixture.scaling, chosen_sum + mixture.epsilon())
-                }
-                false => (0.0, 1.0),
-            };
+            // g = scaling·s / divisor of the chosen s, or scaling·s.
+            let of_chosen: Vec<f64> = ids.iter().map(|&expert| s[expert]).collect();
+            let (mean, divisor) = mixture.norm.map_or((0.0, 1.0), |norm| {
+                (norm.slope(&of_chosen) * dot(dg, g) / mixture.scaling, norm.divisor(&of_chosen))
+            });
             for (&expert, dg) in ids.iter().zip(dg) {
                 ds[expert] += mixture.scaling * (dg - mean) / divisor;
             }
@@ -112,11 +106,6 @@ impl Choices {
 }
 
 impl Mixture {
-    /// What is added to the sum of gates: nothing to a single one, which is then 1 and has no gradient, as in f32.
-    fn epsilon(&self) -> f64 {
-        if self.chosen > 1 { EPSILON } else { 0.0 }
-    }
-
     /// Panics unless k experts are eligible for every token.
     #[track_caller]
     fn assert_sound(&self) {

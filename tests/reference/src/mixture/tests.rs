@@ -18,7 +18,7 @@ const PLAIN: Mixture = Mixture {
     chosen: 2,
     score: Score::Softmax,
     groups: None,
-    norm_top_k: false,
+    norm: None,
     scaling: 1.0,
     bias_update_rate: 0.0,
     intermediate_size: 5,
@@ -45,7 +45,7 @@ const SIGMOID: Mixture = Mixture {
     chosen: 3,
     score: Score::Sigmoid,
     groups: Some(ExpertGroups { count: 3, chosen: 2, best: 2 }),
-    norm_top_k: true,
+    norm: Some(GateNorm::SUM),
     scaling: 2.5,
     shared: Some(Shared { intermediate_size: 7, is_gated: false }),
     losses: LOSSES,
@@ -81,27 +81,29 @@ fn memory(mixture: &Mixture) -> Memory {
 
 #[test]
 fn every_gradient_is_the_finite_difference() {
-    let capacity = |capacity| Mixture { capacity: Some(capacity), losses: LOSSES, norm_top_k: true, ..PLAIN };
+    let capacity =
+        |capacity| Mixture { capacity: Some(capacity), losses: LOSSES, norm: Some(GateNorm::SUM), ..PLAIN };
     let gated = Some(Shared { intermediate_size: 3, is_gated: true });
     let mixtures = [
         PLAIN,
-        Mixture { norm_top_k: true, losses: LOSSES, ..PLAIN },
+        Mixture { norm: Some(GateNorm::SUM), losses: LOSSES, ..PLAIN },
+        Mixture { norm: Some(GateNorm::AtLeast(0.6)), losses: LOSSES, ..PLAIN },
         Mixture { score: Score::Sigmoid, shared: gated, losses: LOSSES, scaling: 0.5, ..PLAIN },
-        Mixture { chosen: 1, norm_top_k: true, losses: LOSSES, ..PLAIN },
-        Mixture { chosen: 6, norm_top_k: true, losses: LOSSES, ..PLAIN },
+        Mixture { chosen: 1, norm: Some(GateNorm::SUM), losses: LOSSES, ..PLAIN },
+        Mixture { chosen: 6, norm: Some(GateNorm::SUM), losses: LOSSES, ..PLAIN },
         Mixture { experts: 1, chosen: 1, losses: LOSSES, ..PLAIN },
         SIGMOID,
         capacity(TIGHT),
         capacity(Capacity { is_token_major: true, ..TIGHT }),
         capacity(Capacity { renormalises: true, ..TIGHT }),
-        Mixture { norm_top_k: false, shared: gated, ..capacity(Capacity { renormalises: true, ..TIGHT }) },
+        Mixture { norm: None, shared: gated, ..capacity(Capacity { renormalises: true, ..TIGHT }) },
         capacity(Capacity { hot: Some(HOT), ..TIGHT }),
-        Mixture { network: GPT2, chosen: 1, norm_top_k: true, losses: LOSSES, ..PLAIN },
+        Mixture { network: GPT2, chosen: 1, norm: Some(GateNorm::SUM), losses: LOSSES, ..PLAIN },
         Mixture { network: GPT2, ..capacity(Capacity { renormalises: true, hot: Some(HOT), ..TIGHT }) },
-        Mixture { is_beside_dense: true, norm_top_k: true, losses: LOSSES, ..PLAIN },
+        Mixture { is_beside_dense: true, norm: Some(GateNorm::SUM), losses: LOSSES, ..PLAIN },
         Mixture { is_beside_dense: true, ..capacity(Capacity { renormalises: true, ..TIGHT }) },
         Mixture { network: BLOOM, ..PLAIN },
-        Mixture { network: BLOOM, norm_top_k: true, losses: LOSSES, ..PLAIN },
+        Mixture { network: BLOOM, norm: Some(GateNorm::SUM), losses: LOSSES, ..PLAIN },
     ];
     for (number, mixture) in mixtures.iter().enumerate() {
         let (weights, memory, mut random) = (weights(mixture), memory(mixture), Random::new(102));
@@ -160,8 +162,10 @@ fn one_expert_is_a_dense_network() {
 fn slots_for_all_drop_nothing() {
     let x = Random::new(104).normal(N * D);
     let roomy = Capacity { factor: 6.0, renormalises: true, ..TIGHT };
-    let (free, full) =
-        (Mixture { norm_top_k: true, ..PLAIN }, Mixture { capacity: Some(roomy), norm_top_k: true, ..PLAIN });
+    let (free, full) = (
+        Mixture { norm: Some(GateNorm::SUM), ..PLAIN },
+        Mixture { capacity: Some(roomy), norm: Some(GateNorm::SUM), ..PLAIN },
+    );
     let (weights, memory) = (weights(&free), memory(&free));
     let [a, b] = [&free, &full].map(|mixture| layer(mixture, &weights, &memory).forward(&x, &x));
     assert!(b.kept.iter().all(|kept| *kept));
@@ -192,13 +196,13 @@ fn gates_by_hand() {
     let plain = of(&mixture, &[0.0; 4]);
     assert_eq!(plain.ids, [2, 0]);
     assert_close("gates", &plain.gates, &[5.0 / 9.0, 2.0 / 9.0], 1e-15);
-    let normed = of(&Mixture { norm_top_k: true, scaling: 2.5, ..mixture }, &[0.0; 4]);
+    let normed = of(&Mixture { norm: Some(GateNorm::SUM), scaling: 2.5, ..mixture }, &[0.0; 4]);
     assert_close("normalised", &normed.gates, &[2.5 * 5.0 / 7.0, 2.5 * 2.0 / 7.0], 1e-8);
     // The bias puts expert 3 first; its gate is its score, and f is computed without the bias.
     let biased = of(&mixture, &[0.0, 0.0, 0.0, 1.0]);
     assert_eq!((biased.ids.as_slice(), biased.unbiased.as_slice()), (&[3, 2][..], &[2, 0][..]));
     assert_close("biased", &biased.gates, &[1.0 / 9.0, 5.0 / 9.0], 1e-15);
-    let single = of(&Mixture { chosen: 1, norm_top_k: true, ..mixture }, &[0.0; 4]);
+    let single = of(&Mixture { chosen: 1, norm: Some(GateNorm::SUM), ..mixture }, &[0.0; 4]);
     assert_eq!(single.gates, [1.0], "one choice is all there is");
     // σ(ln x) = x / (1 + x).
     let sigmoid = of(&Mixture { score: Score::Sigmoid, ..mixture }, &[0.0; 4]);

@@ -5,7 +5,7 @@ use crate::gelu::Gelu;
 use crate::gpt::{self, Architecture, Biases, Factors, loss_and_gradients};
 use crate::gradient_check::{assert_close, assert_gradient, assert_slopes};
 use crate::linear_cross_entropy::linear_cross_entropy;
-use crate::mixture::{Capacity, ExpertGroups, Mixture, Network, Score, Shared};
+use crate::mixture::{Capacity, ExpertGroups, GateNorm, Mixture, Network, Score, Shared};
 use crate::multi_token::MultiToken;
 use crate::random::Random;
 use crate::rope::Rope;
@@ -21,7 +21,7 @@ const MIXTURE: Mixture = Mixture {
     chosen: 2,
     score: Score::Softmax,
     groups: None,
-    norm_top_k: true,
+    norm: Some(GateNorm::SUM),
     scaling: 1.0,
     bias_update_rate: 0.0,
     intermediate_size: 3,

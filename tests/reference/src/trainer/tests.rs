@@ -3,7 +3,7 @@
 use super::*;
 use crate::gpt::{Architecture, Biases, Factors};
 use crate::gradient_check::assert_close;
-use crate::mixture::{Capacity, Hot, Losses, Mixture, Network, Score, Shared};
+use crate::mixture::{Capacity, GateNorm, Hot, Losses, Mixture, Network, Score, Shared};
 use crate::multi_token::MultiToken;
 use crate::random::Random;
 use crate::rope::Rope;
@@ -209,7 +209,7 @@ const MIXTURE: Mixture = Mixture {
     chosen: 2,
     score: Score::Sigmoid,
     groups: None,
-    norm_top_k: true,
+    norm: Some(GateNorm::SUM),
     scaling: 1.0,
     bias_update_rate: 0.0,
     intermediate_size: 6,
