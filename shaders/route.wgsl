@@ -3,6 +3,9 @@
 //   score s = softmax(z), or sigmoid(z) with `sigmoid`;   chosen: top k of s + b;   gate_j = s[chosen_j]
 //   gates are divided by max(Σ gates + gate_epsilon, gate_floor) if `normalises` is set, then multiplied by `scaling`
 //
+// `sparse_mixer`: the experts of the two largest logits. The gate of choice j is that of a softmax over the experts
+// near it, those with (z_j - z) <= tolerance · max(|z|, z_j), the first choice being none of those near the second.
+//
 //   route            writes scores (N, E), statistics (N, 4), ids (N·k) u32, gates (N, k)
 //   choose           writes ids only, from given scores (without the bias: the choices that the balance losses count)
 //   route_backward   writes dz (N, E): through the gates (`gradient`), plus the gradients of the balance losses
@@ -12,7 +15,7 @@
 // `group_limited`: experts form contiguous groups, and only those in the best groups are eligible. A group's score is
 // that of its best expert or the sum of its best two. Ties between experts or groups go to the lower index (lib/best).
 // One workgroup per token; software tier: one invocation. Numerics: f32; the row maximum is subtracted before exp.
-// Sources: Shazeer et al., 2017; DeepSeek-V2 and V3, 2024 (groups, sigmoid, bias).
+// Sources: Shazeer et al., 2017; DeepSeek-V2 and V3, 2024 (groups, sigmoid, bias); Liu et al., 2024 (SparseMixer).
 
 import package::lib::best::{Best, FIRST, KEY_OF_NAN, LAST, better, is_before, key_of, row_best};
 import package::lib::bits::{INFINITY, LARGEST_WORD, is_beyond, order_of};
@@ -34,6 +37,7 @@ struct Params {
     gate_epsilon: f32,
     gate_floor: f32,
     scaling: f32,
+    tolerance: f32,
     sequence: u32, // tokens per sequence
     d_scores_stride: u32,
     inverse_accumulation: f32,
@@ -45,7 +49,8 @@ const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> logits: array<f32>; // (N, E)
 @group(0) @binding(2) var<storage, read_write> scores: array<f32>; // (N, E)
-@group(0) @binding(3) var<storage, read_write> statistics: array<vec4<f32>>; // (N): lse, Σ scores, Σ chosen scores, 0
+@group(0) @binding(3) var<storage, read_write> statistics: array<vec4<f32>>; // (N): lse, Σ scores, Σ chosen scores, 0;
+// with `sparse_mixer` the gates in place of the last two, before `scaling`
 @group(0) @binding(4) var<storage, read_write> ids: array<u32>; // (N · k)
 @group(0) @binding(5) var<storage, read_write> gates: array<f32>; // (N, k)
 @if(bias) @group(0) @binding(6) var<storage, read> bias: array<f32>; // (E)
@@ -93,22 +98,58 @@ fn route(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_
     row_barrier(); // from here on invocations read each other's scores
 
     choose_experts(row, lane);
+    @if(sparse_mixer) row_barrier(); // the first invocation wrote the ids
+    @if(sparse_mixer) let near = vec2<f32>(near_sum(row, 0u, lane), near_sum(row, 1u, lane));
     if (first != 0u) {
         return;
     }
-    var chosen_sum = 0.0;
-    for (var j = 0u; j < CHOSEN; j++) {
-        chosen_sum += scores[start + ids[row * CHOSEN + j]];
-    }
-    let factor = gate_factor(chosen_sum);
-    for (var j = 0u; j < params.gates_stride; j++) {
-        var gate = 0.0;
-        if (j < CHOSEN) {
-            gate = scores[start + ids[row * CHOSEN + j]] * factor;
+    @if(sparse_mixer) {
+        let own = vec2<f32>(
+            shown(1.0 / near.x, logits[start + ids[row * CHOSEN]]),
+            shown(1.0 / near.y, logits[start + ids[row * CHOSEN + 1u]])
+        );
+        for (var j = 0u; j < params.gates_stride; j++) {
+            gates[row * params.gates_stride + j] = params.scaling * select(select(0.0, own.y, j == 1u), own.x, j == 0u);
         }
-        gates[row * params.gates_stride + j] = gate;
+        statistics[row] = vec4<f32>(shift + log(total), score_sum, own);
     }
-    statistics[row] = vec4<f32>(shift + log(total), score_sum, chosen_sum, 0.0);
+    @if(!sparse_mixer) {
+        var chosen_sum = 0.0;
+        for (var j = 0u; j < CHOSEN; j++) {
+            chosen_sum += scores[start + ids[row * CHOSEN + j]];
+        }
+        let factor = gate_factor(chosen_sum);
+        for (var j = 0u; j < params.gates_stride; j++) {
+            var gate = 0.0;
+            if (j < CHOSEN) {
+                gate = scores[start + ids[row * CHOSEN + j]] * factor;
+            }
+            gates[row * params.gates_stride + j] = gate;
+        }
+        statistics[row] = vec4<f32>(shift + log(total), score_sum, chosen_sum, 0.0);
+    }
+}
+
+// Σ exp(z - z_j) over the experts near choice j of a row.
+@if(sparse_mixer)
+fn near_sum(row: u32, j: u32, lane: u32) -> f32 {
+    let start = row * params.stride;
+    let chosen = logits[start + ids[row * CHOSEN + j]];
+    let taken = select(params.experts, ids[row * CHOSEN], j == 1u);
+    var sum = 0.0;
+    for (var e = first_of(lane); e < params.experts; e += STEP) {
+        if (e != taken) {
+            sum += share_of(logits[start + e], chosen);
+        }
+    }
+    return row_sum(sum, lane);
+}
+
+// exp(z - chosen) of an expert near the chosen one, 0 of others.
+@if(sparse_mixer)
+fn share_of(z: f32, chosen: f32) -> f32 {
+    let is_far = chosen - z > params.tolerance * max(abs(z), chosen);
+    return select(exp(z - chosen), 0.0, is_far);
 }
 
 @compute @workgroup_size(LANES)
@@ -133,8 +174,8 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
     // the Σ s · ds that the softmax, or the division by Σ s, subtracts from the gradient of every score.
     var mean = 0.0;
     var loss = 0.0;
-    @if(gradient) let factor = gate_factor(statistic.z);
-    @if(gradient) {
+    @if(gradient && !sparse_mixer) let factor = gate_factor(statistic.z);
+    @if(gradient && !sparse_mixer) {
         var products = 0.0;
         for (var j = 0u; j < CHOSEN; j++) {
             products += d_gates[row * params.gates_stride + j] * scores_in[start + ids_in[row * CHOSEN + j]];
@@ -158,6 +199,16 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
         @if(!sigmoid) { loss += total; }
     }
 
+    // Of gate g_j the gradient is g_j (1 - g_j) with respect to its own logit, and -g_j times their shares with respect
+    // to those of the experts near it.
+    @if(gradient && sparse_mixer) let choices = vec2<u32>(ids_in[row * CHOSEN], ids_in[row * CHOSEN + 1u]);
+    @if(gradient && sparse_mixer) let chosen = vec2<f32>(logits_in[start + choices.x], logits_in[start + choices.y]);
+    @if(gradient && sparse_mixer) let own = vec2<f32>(statistic.z, statistic.w);
+    @if(gradient && sparse_mixer) let slopes = params.scaling * own * vec2<f32>(
+        d_gates[row * params.gates_stride],
+        d_gates[row * params.gates_stride + 1u]
+    );
+
     for (var e = first; e < params.stride; e += STEP) {
         var value = 0.0;
         if (e < params.experts) {
@@ -171,10 +222,16 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
                 @if(!sigmoid) let share_of_sum = score;
                 value += seed * params.z_factor * statistic.x * share_of_sum;
             }
+            @if(gradient && sparse_mixer) {
+                let z = logits_in[start + e];
+                let second = select(share_of(z, chosen.y) * own.y, 0.0, e == choices.x);
+                value += slopes.x * (f32(e == choices.x) - share_of(z, chosen.x) * own.x);
+                value += slopes.y * (f32(e == choices.y) - second);
+            }
         }
         d_logits[start + e] = value;
     }
-    @if(gradient) {
+    @if(gradient && !sparse_mixer) {
         row_barrier(); // adds below to elements that other invocations have written
         for (var j = first; j < CHOSEN; j += STEP) {
             let at = start + ids_in[row * CHOSEN + j]; // a token's choices are distinct
@@ -187,6 +244,7 @@ fn route_backward(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_in
 }
 
 // The factor that turns a chosen score into its gate.
+@if(!sparse_mixer)
 fn gate_factor(chosen_sum: f32) -> f32 {
     var factor = params.scaling;
     if (params.normalises != 0u) {
@@ -206,7 +264,9 @@ fn logistic(z: f32) -> f32 {
 }
 
 fn selection_key(start: u32, expert: u32) -> u32 {
-    let score = scores[start + expert];
+    // Two logits may differ where their scores do not.
+    @if(sparse_mixer) let score = logits[start + expert];
+    @if(!sparse_mixer) let score = scores[start + expert];
     return key_of(biased(score, expert), bitcast<u32>(score));
 }
 

@@ -250,8 +250,12 @@ pub fn routing(c: &mut Criterion) {
     let limited = Some(ExpertGroups { count: 8, chosen: 4, score: GroupScore::BestTwo });
     let wide = RouterConfig { experts: 64, chosen: 8, score: Score::Sigmoid, groups: limited, ..small };
     let losses = Balance { expert: 0.01, sequence: 0.0, z: 0.001, tokens: 128, accumulation: 1 };
-    for (name, shape, has_bias) in [("2 of 8", small, false), ("8 of 64, sigmoid, groups, bias", wide, true)]
-    {
+    let mixer = RouterConfig { experts: 16, score: Score::SparseMixer { jitter: 0.01 }, norm: None, ..small };
+    for (name, shape, has_bias) in [
+        ("2 of 8", small, false),
+        ("8 of 64, sigmoid, groups, bias", wide, true),
+        ("2 of 16, SparseMixer", mixer, false),
+    ] {
         let bytes = |tensors: f64| Work::Bytes(4.0 * tensors * N as f64 * f64::from(shape.experts));
         row(c, &gpu, &format!("route {name}"), |row| {
             let (logits, bias) = (row.tensor(N, shape.experts, F32), row.tensor(1, shape.experts, F32));

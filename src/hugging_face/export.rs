@@ -26,8 +26,16 @@ pub(crate) fn hugging_face_config(model: &ModelConfig) -> Value {
     };
     config.extend(model.latent.iter().flat_map(|latent| latent_keys(model, latent)));
     config.extend(model.mixture.iter().flat_map(|mixture| mixture_keys(model, mixture)));
-    let experts_alone =
-        ["mixtral", "olmoe", "granitemoe", "granitemoeshared", "hunyuan_v1_moe", "minimax_m2", "gpt_oss"];
+    let experts_alone = [
+        "mixtral",
+        "olmoe",
+        "granitemoe",
+        "granitemoeshared",
+        "hunyuan_v1_moe",
+        "minimax_m2",
+        "gpt_oss",
+        "phimoe",
+    ];
     if let (Some(mixture), true) = (&model.mixture, experts_alone.contains(&class.name.as_str())) {
         config.insert("intermediate_size".into(), mixture.intermediate_size.into());
         if let (Some(shared), "granitemoeshared") = (mixture.shared, class.name.as_str()) {
@@ -158,6 +166,9 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         // Nothing would stand for the scaling of the class.
         scaling = json!({ "rope_type": "default" });
     }
+    if let (RopeScaling::LongRope(long), "phimoe") = (&layer.rope_scaling, class.name.as_str()) {
+        ["short_mscale", "long_mscale"].iter().for_each(|key| scaling[*key] = long.magnitude.into());
+    }
     let mut config = keys_of_class("llama", model);
     config.extend(entries(json!({
         "max_position_embeddings": model.max_positions,
@@ -182,7 +193,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             "num_nextn_predict_layers": 0,
         }),
         "arcee" | "nemotron" | "starcoder2" | "jais2" | "stablelm" | "cohere" | "cohere2" | "gpt_neox"
-        | "phi" => own_keys(name, model),
+        | "phi" | "phimoe" => own_keys(name, model),
         "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {
             let linear = |layer: &LayerConfig| if layer.linear().is_some() { LINEAR } else { FULL };
             let mut own = entries(own_keys(name, model));

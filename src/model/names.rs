@@ -131,10 +131,10 @@ pub(super) struct Projections {
 }
 
 impl MixtureNames {
-    /// Mixtral's names if its architecture or MiniMax-M2's computes the model, those of their families in files of
-    /// Granite, LFM2, ERNIE 4.5 and gpt-oss, Gemma 4's beside dense networks, Hunyuan's with norms of rotated heads,
-    /// otherwise those of Qwen, DeepSeek and GLM. No published GPT-2, PanGu-α or Bloom has experts: their projections
-    /// are named as in dense layers.
+    /// Mixtral's names if its architecture, MiniMax-M2's or Phi-3.5-MoE's computes the model, those of their families
+    /// in files of Granite, LFM2, ERNIE 4.5 and gpt-oss, Gemma 4's beside dense networks, Hunyuan's with norms of
+    /// rotated heads, otherwise those of Qwen, DeepSeek and GLM. No published GPT-2, PanGu-α or Bloom has experts: their
+    /// projections are named as in dense layers.
     pub fn of(config: &ModelConfig) -> &'static Self {
         match config.family {
             Family::Gpt2 | Family::BigCode | Family::Pangu => &GPT2_MIXTURE,
@@ -145,7 +145,7 @@ impl MixtureNames {
             Family::Ernie45 => &ERNIE_MIXTURE,
             _ if config.has_dense_beside_experts() => &GEMMA4_MIXTURE,
             _ if config.activation.gate().is_none() => &UNGATED_MIXTURE,
-            _ if config.is_mixtral() || config.is_minimax_m2() => &MIXTRAL,
+            _ if config.is_mixtral() || config.is_minimax_m2() || config.has_sparse_mixer() => &MIXTRAL,
             _ if config.qk_norm && config.qk_norm_kind == QkNorm::RotatedHeads => &HUNYUAN_MIXTURE,
             _ => &MIXTURE,
         }

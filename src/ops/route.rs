@@ -25,6 +25,7 @@ crate::params! {
         gate_epsilon: f32,
         gate_floor: f32,
         scaling: f32,
+        tolerance: f32,
         sequence: u32,
         d_scores_stride: u32,
         inverse_accumulation: f32,
@@ -59,6 +60,13 @@ impl RouterConfig {
             (1..=most).contains(&chosen),
             "a token must visit 1 to {most} of {experts} experts, not {chosen}"
         );
+        if self.score.tolerance().is_some() {
+            let is_plain = groups.is_none() && self.norm.is_none();
+            assert!(
+                chosen == 2 && is_plain,
+                "SparseMixer chooses 2 of all experts, whose gates are not normalised"
+            );
+        }
         let Some(ExpertGroups { count, chosen: kept, score }) = groups else { return };
         assert!(
             count > 0 && experts.is_multiple_of(count),
@@ -90,12 +98,29 @@ impl GateNorm {
 }
 
 /// The function from logits to scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Score {
     /// Softmax over all experts.
     Softmax,
     /// Sigmoid of each expert's logit.
     Sigmoid,
+    /// Softmax, but k is 2, and gates are not the scores (SparseMixer in Phi-3.5-MoE; Liu et al., "GRIN", 2024): the
+    /// first gate is that of the largest logit in a softmax over the experts near it, the second that of the next in
+    /// a softmax over those near that, without the first. Their gradient is that of these softmaxes. Scores serve the
+    /// balance losses.
+    SparseMixer {
+        /// ε: an expert with logit z is near a chosen one with logit z' if (z' - z) / max(|z|, z') is at most 2 ε.
+        jitter: f32,
+    },
+}
+
+impl Score {
+    fn tolerance(self) -> Option<f32> {
+        match self {
+            Self::SparseMixer { jitter } => Some(2.0 * jitter),
+            Self::Softmax | Self::Sigmoid => None,
+        }
+    }
 }
 
 /// Groups of E / `count` consecutive experts; a token chooses from the best `chosen` of them.
@@ -127,7 +152,8 @@ pub struct RouterOutput {
     pub gates: Tensor,
     /// The scores of all experts (N, E), f32, without the bias.
     pub scores: Tensor,
-    /// For each token (N, 4), f32: ln Σ exp(logits), the sum of its scores, the sum of its chosen scores, 0.
+    /// For each token (N, 4), f32: ln Σ exp(logits), the sum of its scores, the sum of its chosen scores, 0; of
+    /// [`Score::SparseMixer`] the two gates before their factor in place of the last two.
     pub statistics: Tensor,
     /// The experts that would have been chosen without the bias (1, N · k), u32, for the balance losses of a router
     /// with a bias.
@@ -190,6 +216,8 @@ pub fn route(
 ) {
     config.assert_valid();
     out.assert_fits(config, logits);
+    let has_place = bias.is_none() || config.score.tolerance().is_none();
+    assert!(has_place, "SparseMixer chooses by logits, to which no bias is added");
     let has_use = bias.is_some() || out.unbiased.is_none();
     assert!(has_use, "without a bias the unbiased choices are the choices and need no tensor of their own");
     let group_keys = group_keys(rec, config, logits.rows);
@@ -276,7 +304,8 @@ pub fn route_backward(
         bindings.push(StepState::bind("step", gradient.step));
     }
     bindings.push(d_logits.bind("d_logits", Element::F32));
-    if z != 0.0 && config.score == Score::Sigmoid {
+    let is_mixer = config.score.tolerance().is_some();
+    if z != 0.0 && config.score == Score::Sigmoid || d_gates.is_some() && is_mixer {
         bindings.push(logits.bind("logits_in", Element::F32));
     }
     let (kernel, grid) = plan(rec, config, "route_backward", logits.rows);
@@ -300,7 +329,8 @@ fn plan(rec: &Recorder, config: &RouterConfig, entry: &'static str, tokens: u32)
     (
         kernel
             .constant("CHOSEN", config.chosen)
-            .condition(Condition::Sigmoid, config.score == Score::Sigmoid),
+            .condition(Condition::Sigmoid, config.score == Score::Sigmoid)
+            .condition(Condition::SparseMixer, config.score.tolerance().is_some()),
         grid,
     )
 }
@@ -329,6 +359,7 @@ fn params(config: &RouterConfig, logits: Tensor) -> Params {
         gate_epsilon,
         gate_floor,
         scaling: config.scaling,
+        tolerance: config.score.tolerance().unwrap_or(0.0),
         sequence: logits.rows,
         d_scores_stride: 0,
         inverse_accumulation: 0.0,

@@ -42,6 +42,7 @@ const SOME_OF_EVERY_FAMILY: &[&[FirstCases]] = &[
         (balance::tallies_add_up, 9),
         (balance::the_bias_follows_the_load, 9),
         (route::routes_and_their_backward, 18),
+        (route::sparse_mixers_and_their_backward, 6),
         (permute::permute_and_its_backward, 9),
         (permute::combine_and_its_backward, 9),
         (permute::renormalised_gates_and_their_backward, 9),

@@ -6,7 +6,7 @@ use crate::routing::{
     score_bound, shape, shapes,
 };
 use gristmill::element::Element::F32;
-use gristmill::ops::balance::Balance;
+use gristmill::ops::balance::{Balance, BalanceGradient};
 use gristmill::ops::route::{GroupScore, route, route_backward};
 use gristmill::ops::step_state::StepState;
 use gristmill::ops::tally::{TallyColumns, tally_columns};
@@ -56,6 +56,72 @@ pub fn routes_and_their_backward() {
     }
 }
 
+/// The gates of SparseMixer are not its scores, and have a gradient of their own, beside that of the balance losses.
+#[test]
+pub fn sparse_mixers_and_their_backward() {
+    const JITTERS: [(u32, u32, f32); 3] = [(37, 5, 0.2), (1, 130, 0.05), (9, 2, 0.0)];
+    for (tokens, experts, jitter) in JITTERS {
+        let shape = shape(1, tokens, experts, 2).sparse_mixer(jitter);
+        check(&format!("sparse mixer {}", shape.name()), |case| {
+            let logits = case.input(tokens, experts, F32);
+            let out = outputs(case, &shape, false);
+            route(&mut case.rec, &shape.route, logits.tensor, None, &out);
+            let (e, jitter, scaling) = (experts as usize, f64::from(jitter), f64::from(shape.route.scaling));
+            let rows = logits.values.chunks_exact(e);
+            let ids: Vec<u32> =
+                rows.flat_map(|z| reference::mixture::choose(z, None, 2)).map(|id| id as u32).collect();
+            let own = reference::sparse_mixer::gates(&logits.values, &ids, e, jitter);
+            assert!(jitter == 0.0 || own.iter().any(|gate| *gate < 0.99), "no expert is near another");
+            let bound = score_bound(&shape);
+            case.expect("gates", out.gates, own.iter().map(|gate| scaling * gate).collect(), bound);
+            case.expect(
+                "scores",
+                out.scores,
+                reference::route::scores(&logits.values, &formula(&shape.route)),
+                bound,
+            );
+
+            let d_gates = case.input(tokens, 2, F32);
+            let step = case.state(StepState { loss_scale: SCALE, ..StepState::default() });
+            let d_scores = case.input(1, experts, F32);
+            let balance = Balance { expert: 0.5, sequence: 0.0, z: 0.25, tokens, accumulation: ACCUMULATION };
+            let gradient = BalanceGradient { balance, d_scores: Some(d_scores.tensor), step };
+            let scaled: Vec<f64> = d_gates.values.iter().map(|dg| scaling * dg).collect();
+            let through_gates =
+                reference::sparse_mixer::gates_backward(&logits.values, &ids, &scaled, e, jitter);
+            let seed = f64::from(SCALE) / f64::from(ACCUMULATION);
+            let of_losses = softmax_gradient(&logits.values, &d_scores.values, seed, 0.25);
+            for (d_gates, losses) in [
+                (Some(d_gates.tensor), None),
+                (Some(d_gates.tensor), Some(&gradient)),
+                (None, Some(&gradient)),
+            ] {
+                let d_logits = case.output(tokens, experts, F32);
+                route_backward(&mut case.rec, &shape.route, &out, logits.tensor, d_gates, losses, d_logits);
+                let gates = through_gates.iter().map(|d| if d_gates.is_some() { *d } else { 0.0 });
+                let losses = of_losses.iter().map(|d| if losses.is_some() { *d } else { 0.0 });
+                let want: Vec<f64> = gates.zip(losses).map(|(one, other)| one + other).collect();
+                case.expect_difference("d_logits", d_logits, want, gradient_bound(&shape), &through_gates);
+            }
+            expect_ids(case, "ids", out.ids, ids);
+        });
+    }
+}
+
+/// The gradient of logits (N, E) through their softmax, of whose columns `d_scores` (E) are the gradients, and through
+/// the z loss of this factor, both times `seed`.
+fn softmax_gradient(logits: &[f64], d_scores: &[f64], seed: f64, z: f64) -> Vec<f64> {
+    let tokens = (logits.len() / d_scores.len()) as f64;
+    let of_row = |row: &[f64]| {
+        let lse = row.iter().map(|z| z.exp()).sum::<f64>().ln();
+        let s: Vec<f64> = row.iter().map(|z| (z - lse).exp()).collect();
+        let mean: f64 = s.iter().zip(d_scores).map(|(s, d)| s * d).sum();
+        let slope = |(s, d): (&f64, &f64)| seed * s * (d - mean + 2.0 * z * lse / tokens);
+        s.iter().zip(d_scores).map(slope).collect::<Vec<f64>>()
+    };
+    logits.chunks_exact(d_scores.len()).flat_map(of_row).collect()
+}
+
 /// Scores with few distinct values: almost every choice is a tie, between experts and between groups.
 #[test]
 fn ties_go_to_the_lower_index() {
@@ -90,7 +156,8 @@ fn ties_go_to_the_lower_index() {
 fn non_finite_logits() {
     let plain = shape(1, 6, 9, 4);
     let grouped = plain.groups(3, 2, GroupScore::BestTwo);
-    for shape in [plain, plain.sigmoid(), grouped, grouped.sigmoid()] {
+    for shape in [plain, plain.sigmoid(), grouped, grouped.sigmoid(), shape(1, 6, 9, 2).sparse_mixer(0.1)] {
+        let k = shape.route.chosen as usize;
         check(&format!("not finite, {}", shape.name()), |case| {
             let mut values: Vec<f64> = (0..6 * 9).map(|_| case.normal()).collect();
             values[9 + 5] = f64::NAN;
@@ -100,12 +167,12 @@ fn non_finite_logits() {
             let logits = case.input_of(&values, 6, 9, F32);
             let out = outputs(case, &shape, false);
             route(&mut case.rec, &shape.route, logits.tensor, None, &out);
-            case.expect_words("ids", out.ids, |words| {
-                for row in words.chunks(4).take(6) {
+            case.expect_words("ids", out.ids, move |words| {
+                for row in words.chunks(k).take(6) {
                     let mut row = row.to_vec();
                     row.sort_unstable();
                     row.dedup();
-                    assert!(row.len() == 4 && row[3] < 9, "not four different experts: {words:?}");
+                    assert!(row.len() == k && row[k - 1] < 9, "not {k} different experts: {words:?}");
                 }
             });
             let is_finite = |bits: &u32| bits & 0x7f80_0000 != 0x7f80_0000;

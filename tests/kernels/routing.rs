@@ -50,6 +50,12 @@ impl Shape {
         self
     }
 
+    pub fn sparse_mixer(mut self, jitter: f32) -> Self {
+        (self.route.score, self.route.norm) = (Score::SparseMixer { jitter }, None);
+        self.route.scaling = 1.7;
+        self
+    }
+
     pub fn rows(&self) -> u32 {
         self.sequences * self.tokens
     }

@@ -250,6 +250,7 @@ fn reference_mixture(config: &MixtureConfig, model: &ModelConfig) -> reference::
         score: match config.route.score {
             Score::Softmax => reference::mixture::Score::Softmax,
             Score::Sigmoid => reference::mixture::Score::Sigmoid,
+            Score::SparseMixer { jitter } => reference::mixture::Score::SparseMixer(jitter.into()),
         },
         groups: config.route.groups.map(|ExpertGroups { count, chosen, score }| {
             reference::mixture::ExpertGroups {

@@ -19,6 +19,8 @@ const STEPS: u64 = 3;
 
 const DROPOUT: &str = "attention_dropout: 0.1, hidden_dropout: 0.2, emb_dropout_prob: 0.1";
 
+/// Gates whose gradient reads the logits of the router.
+const SPARSE_MIXER: &str = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, sparsemixer_jitter_eps: 0.3";
 /// Capacities that drop choices, of which some experts have more; balance losses; a bias that moves; a shared expert.
 const CAPACITIES: &str = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 0.8, routing_policy: TopkRouterV1, \
                           aux_loss_types: [expert], aux_loss_factors: [0.1], z_loss_factor: 0.01, shared_expert_num: 1, \
@@ -119,6 +121,7 @@ fn mixtures_choose_count_and_drop_the_same() {
     changes_no_bit(0, || Setup::experts("capacities", CAPACITIES, &model));
     assert!(Setup::experts("capacities", CAPACITIES, &model).train(1).dropped() > 0, "nothing was dropped");
     changes_no_bit(1, || Setup::experts("dropless", DROPLESS, ""));
+    changes_no_bit(2, || Setup::experts("sparse mixer", SPARSE_MIXER, ""));
     changes_no_bit(4, || Setup::gpt_oss("gpt-oss", ""));
     changes_no_bit(0, || Setup::beside_dense("beside", ""));
     changes_no_bit(2, || Setup::experts_of("GPT2Config", "experts of gpt2", WITHOUT_SHARED, DROPOUT));

@@ -127,7 +127,12 @@ FOLDERS = {
     # The projections of linear attention, which files of Qwen3-Next hold key head by key head, and queries beside gates.
     "qwen3_next": ("qwen3_next", shapes.QWEN3_NEXT, "lora_rank: 3, target_modules: 'in_proj_qkvz|in_proj_ba|out_proj|q_proj|o_proj'"),
     "lfm2": ("lfm2", shapes.LFM2, "lora_rank: 3, target_modules: 'in_proj|out_proj|q_proj|w2'"),
-    "ernie4_5_moe": ("ernie4_5_moe", shapes.ROPE, "lora_rank: 3, target_modules: '.*_proj'"),
+    "phimoe": (
+        "phimoe",
+        {"router_jitter_noise": 0.2, "lm_head_bias": True, **shapes.ROPE},
+        "lora_rank: 3, target_modules: 'q_proj|k_proj|v_proj|o_proj'",
+    ),
+    "ernie4_5_moe": ("ernie4_5_moe", shapes.ROPE, "lora_rank: 3, target_modules: 'q_proj|k_proj|v_proj|o_proj'"),
     "lfm2_moe": ("lfm2_moe", shapes.LFM2 | {"num_dense_layers": 1}, "lora_rank: 3, target_modules: 'in_proj|out_proj|v_proj'"),
     "qwen3_5_text": ("qwen3_5_text", shapes.QWEN3_NEXT, "lora_rank: 2, target_modules: 'in_proj_.*|out_proj|.*_proj'"),
     "llava": ("llava", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),

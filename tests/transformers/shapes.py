@@ -404,6 +404,18 @@ SHAPES = {
         "equal",
     ),
     "lfm2_vl": ("lfm2_vl", LFM2 | {"tie_word_embeddings": True}, "equal"),
+    "phimoe": ("phimoe", {"router_jitter_noise": 0.2, "attention_bias": True, "lm_head_bias": True, **ROPE}, "equal"),
+    "phimoe, longrope": (
+        "phimoe",
+        {"rope_parameters": LONGROPE | {"original_max_position_embeddings": 64, "short_mscale": 1.3, "long_mscale": 1.3},
+         "head_dim": 16, "sliding_window": 7, "tie_word_embeddings": True},
+        "equal",
+    ),
+    "phimoe, longrope by two factors": (
+        "phimoe",
+        {"rope_parameters": LONGROPE | {"original_max_position_embeddings": 64, "short_mscale": 1.3, "long_mscale": 1.2}, "head_dim": 16},
+        "refused",
+    ),
     "ernie4_5_moe": ("ernie4_5_moe", ROPE, "equal"),
     "ernie4_5_moe without shared experts": (
         "ernie4_5_moe",

@@ -56,9 +56,10 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
         (Score::Softmax, limited, true),
         (Score::Sigmoid, None, true),
         (Score::Sigmoid, limited, false),
+        (Score::SparseMixer { jitter: 0.01 }, None, false),
     ] {
-        let shape =
-            RouterConfig { experts: 8, chosen: 2, score, groups, norm: Some(GateNorm::SUM), scaling: 1.0 };
+        let norm = (!matches!(score, Score::SparseMixer { .. })).then_some(GateNorm::SUM);
+        let shape = RouterConfig { experts: 8, chosen: 2, score, groups, norm, scaling: 1.0 };
         let (logits, bias) = (tensor(&mut rec, 6, 8), tensor(&mut rec, 1, 8));
         let routed = RouterOutput::new(&mut rec, &shape, 6, has_bias);
         route(&mut rec, &shape, logits, has_bias.then_some(bias), &routed);

@@ -132,6 +132,8 @@ conditions! {
     Sliced = "sliced",
     /// Cooperative matrices are 8 x 8 instead of 16 x 16.
     SmallMatrices = "small_matrices",
+    /// A router's gates are those of SparseMixer.
+    SparseMixer = "sparse_mixer",
     /// The sums of a product, or of the gradient of attention's queries, are split into parts, each with a result of
     /// its own.
     Split = "split",

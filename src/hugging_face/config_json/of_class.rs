@@ -32,6 +32,10 @@ pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
         let value = reading.is_on("use_parallel_residual").then_some(word);
         insert("parallel_residual", "use_parallel_residual", value.into());
     }
+    // Phi-3.5-MoE: a switch.
+    if reading.reads("lm_head_bias") {
+        insert("lm_head_has_bias", "lm_head_bias", reading.is_on("lm_head_bias").then_some(true).into());
+    }
     // Falcon: switches and a number of norms. Other combinations fail in the class itself.
     if reading.reads("num_ln_in_parallel_attn") {
         let (key, norms) = ("num_ln_in_parallel_attn", reading.number("num_ln_in_parallel_attn"));

@@ -238,6 +238,10 @@ fn mixture(mixture: &MixtureConfig) -> BTreeMap<&'static str, Value> {
         Some(GateNorm::AtLeast(least)) => Some(least),
         _ => None,
     };
+    let jitter = match route.score {
+        Score::SparseMixer { jitter } => Some(jitter),
+        Score::Softmax | Score::Sigmoid => None,
+    };
     let method = |score| if score == GroupScore::Best { "group_limited_greedy" } else { "noaux_tc" };
     BTreeMap::from([
         ("expert_num", mixture.experts().into()),
@@ -249,6 +253,7 @@ fn mixture(mixture: &MixtureConfig) -> BTreeMap<&'static str, Value> {
         ("scoring_func", score.into()),
         ("norm_topk_prob", route.norm.is_some().into()),
         ("moe_norm_min", least.into()),
+        ("sparsemixer_jitter_eps", jitter.into()),
         ("routed_scaling_factor", json!(route.scaling)),
         ("topk_method", route.groups.map(|groups| method(groups.score)).into()),
         ("n_group", route.groups.map(|groups| groups.count).into()),

@@ -43,6 +43,8 @@ const TYPES: [(&str, &str); 8] = [
 /// Parameters beside those of any type, of classes whose queries grow with their position. The length is without effect.
 const GROWTH: &str = "llama_4_scaling_beta";
 const OF_GROWTH: &str = "llama_4_scaling_beta original_max_position_embeddings max_position_embeddings";
+/// The factors of cos and sin in Phi-3.5-MoE, of texts up to the original length and of longer ones.
+const MAGNITUDES: [&str; 2] = ["short_mscale", "long_mscale"];
 /// Two numbers in f32 and f64 count as the same if they differ by at most this share.
 const SAME: f64 = 1e-6;
 
@@ -204,7 +206,12 @@ impl Rotation {
     /// The scaling of the rotation for texts of up to `length` tokens; `None` if that scaling is not built.
     fn built(&self, reading: &Reading<'_>, length: f64) -> Option<RopeScaling> {
         let (_, takes) = TYPES.iter().find(|(kind, _)| *kind == self.kind)?;
-        let more = if reading.reads(GROWTH) { OF_GROWTH } else { "" };
+        let has_magnitudes = reading.reads(MAGNITUDES[0]);
+        let more = match () {
+            () if reading.reads(GROWTH) => OF_GROWTH,
+            () if has_magnitudes => "short_mscale long_mscale",
+            () => "",
+        };
         let is_known =
             |key: &str| [takes, COMMON, more].iter().any(|keys| keys.split(' ').any(|known| known == key));
         // Parameters of each type of layers are objects.
@@ -212,8 +219,10 @@ impl Rotation {
         if !self.parameters.iter().all(|(key, value)| value.is_null() || is_known(key) || is_plain(value)) {
             return None;
         }
-        // Phi-3 has one scaling.
-        if reading.reads("short_factor") && !["default", "longrope"].contains(&self.kind.as_str()) {
+        // Phi-3 has one scaling, and so has Phi-3.5-MoE, which multiplies that of another type by other factors.
+        if (reading.reads("short_factor") || has_magnitudes)
+            && !["default", "longrope"].contains(&self.kind.as_str())
+        {
             return None;
         }
         let longest = reading.number("max_position_embeddings");
@@ -245,11 +254,17 @@ impl Rotation {
                 let original = original.filter(|original| *original >= 2.0)?;
                 let usual =
                     LongRope::usual_magnitude(factor.or_else(|| Some(longest? / original))?, original);
+                // In Phi-3.5-MoE two numbers, of short texts and of long ones, which are the same in published files.
+                let magnitude = match MAGNITUDES.map(|key| self.number(key)) {
+                    _ if !has_magnitudes => self.number("attention_factor").unwrap_or(usual),
+                    [Some(short), Some(long)] if is_same(short, long) => short,
+                    _ => return None,
+                };
                 let long = LongRope {
                     divisors: [list("short_factor")?, list("long_factor")?],
                     original,
                     is_long: length > original,
-                    magnitude: self.number("attention_factor").unwrap_or(usual),
+                    magnitude,
                 };
                 (long.magnitude > 0.0).then_some(RopeScaling::LongRope(long))
             }

@@ -42,6 +42,7 @@
 //! | has linear attention, or gates of attention's output | `Qwen3_5ForCausalLM`, with experts `Qwen3_5MoeForCausalLM`, of its own type `Qwen3NextForCausalLM`, also with biases in all of attention | norms before sublayers that multiply by 1 + w, QK-norm of single heads and gates of attention's output; no window, no factors; of experts: plain softmax, a shared expert with a gate, of Qwen3.5: gates that sum to 1, no dense layers; Qwen3-Next has experts |
 //! | is an LFM2 | `Lfm2ForCausalLM`, with experts `Lfm2MoeForCausalLM`, also with dense layers | RMSNorms before sublayers, QK-norm of single heads, SwiGLU, no biases, no window, whole heads rotate, no factors; of experts: sigmoid scores, no groups, no shared expert |
 //! | is what [`ModelConfig::is_minimax_m2`] says | `MiniMaxM2ForCausalLM` | no window, no bias of attention's output projection |
+//! | chooses by SparseMixer | `PhimoeForCausalLM`, also with a bias of the head, with biases in all of attention and with a window in all layers | LayerNorm with a bias, no QK-norm, no shared expert, no dense layers, whole heads rotate, no scaling but LongRoPE |
 //! | has sigmoid scores | `Glm4MoeForCausalLM`: DeepSeek-V3's router and tensors with ordinary attention | it has a shared expert whose width is a multiple of an expert's; groups, if any, are scored by their best two experts; no window |
 //! | has norms of rotated heads | `HunYuanMoEV1ForCausalLM`, also with biases in all of attention | plain softmax, gates that sum to 1, a shared expert as wide as the others and without a gate, no dense layers, no window, whole heads rotate |
 //! | has q and k normalised over all heads | `OlmoeForCausalLM`, also with biases in all of attention | plain softmax, no shared expert, no window, heads as wide together as the model |
@@ -141,6 +142,7 @@ fn nearest_dense(model: &ModelConfig) -> &'static str {
 
 fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str {
     match (mixture.shared, mixture.route.score) {
+        (_, Score::SparseMixer { .. }) => "phimoe",
         _ if mixture.is_beside_dense => "gemma4_text",
         (Some(shared), _) if shared.is_gated => "qwen2_moe",
         _ if model.is_minimax_m2() => "minimax_m2",
@@ -171,6 +173,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             | "olmo"
             | "gptj"
             | "phi"
+            | "phimoe"
     ) || is_cohere
         || name == "mpt";
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
@@ -233,7 +236,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             if model.norm_weight { "norms with weights" } else { "norms without weights" },
         ),
         (
-            differs(class, "lm_head_has_bias", model),
+            name != "phimoe" && differs(class, "lm_head_has_bias", model),
             if model.head_bias { "bias of the head" } else { "head without a bias" },
         ),
         (matches!(name, "olmo" | "opt") && model.norm_eps != 1e-5, "rms_norm_eps other than 1e-5"),
@@ -295,7 +298,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "dynamic NTK scaling by powers of two",
         ),
         (
-            name == "phi3"
+            matches!(name, "phi3" | "phimoe")
                 && hugging_face_scaling(&model.layer.rope_scaling, None).is_object()
                 && !matches!(model.layer.rope_scaling, RopeScaling::LongRope(_)),
             "scaling of this type",
@@ -383,7 +386,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "olmo" | "olmo2" | "olmo3" | "olmoe" | "hunyuan_v1_dense" | "hunyuan_v1_moe" | "gpt_oss" => {
             [model.qkv_bias, false]
         }
-        "granitemoe" | "granitemoeshared" | "nanochat" | "apertus" => [model.qkv_bias, false],
+        "granitemoe" | "granitemoeshared" | "nanochat" | "apertus" | "phimoe" => [model.qkv_bias, false],
         "cwm" => [false, all_of_mlp],
         "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2"
         | "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => [model.qkv_bias, false],
@@ -417,6 +420,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
         "cohere2",
         "gpt_neox",
         "gpt_oss",
+        "phimoe",
         "qwen3_next",
         "qwen3_5_text",
         "qwen3_5_moe_text",
@@ -460,15 +464,19 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         (is_v2 && norm_top_k, "gates that are made to sum to 1"),
         (is_v2 && count(GroupScore::BestTwo), "groups that count by their two best experts"),
         (is_lfm2 && score == Score::Softmax, "softmax scores"),
+        (class != "phimoe" && matches!(score, Score::SparseMixer { .. }), "choice by SparseMixer"),
         ((is_plain || is_lfm2) && groups.is_some(), "groups of experts"),
         (is_plain && scaling != 1.0, "routed_scaling_factor"),
         (has_v3_router && count(GroupScore::Best), "groups that count by their best expert"),
         (is_ernie && !mixture.has_bias, "form without a bias on the choice of experts"),
         ((needs_shared || is_granite || is_ernie) && is_gated, "gate of the shared expert"),
         (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
-        (matches!(class, "olmoe" | "gpt_oss" | "lfm2_moe") && mixture.shared.is_some(), "shared expert"),
         (
-            (matches!(class, "olmoe" | "hunyuan_v1_moe" | "gpt_oss") || is_granite)
+            matches!(class, "olmoe" | "gpt_oss" | "lfm2_moe" | "phimoe") && mixture.shared.is_some(),
+            "shared expert",
+        ),
+        (
+            (matches!(class, "olmoe" | "hunyuan_v1_moe" | "gpt_oss" | "phimoe") || is_granite)
                 && mixture.first_dense_layers > 0,
             "dense layers",
         ),

@@ -202,6 +202,12 @@ impl ModelConfig {
             && !self.qkv_bias
     }
 
+    /// Whether the router is that of Phi-3.5-MoE (Microsoft, 2024), whose files have Mixtral's names.
+    pub(crate) fn has_sparse_mixer(&self) -> bool {
+        let is_mixer = |score| matches!(score, Score::SparseMixer { .. });
+        self.mixture.as_ref().is_some_and(|mixture| is_mixer(mixture.route.score))
+    }
+
     /// Whether every layer has experts and nothing beside them, chosen without groups, whose gates sum to 1.
     fn has_only_experts(&self) -> bool {
         self.activation.gate().is_some()

@@ -57,6 +57,7 @@ pub mod row_gate;
 pub mod sgd;
 pub mod soft_cap;
 pub mod softmax;
+pub mod sparse_mixer;
 pub mod spread;
 pub mod storage;
 pub mod swiglu;

@@ -72,12 +72,14 @@ pub enum Network {
 }
 
 /// The function from logits to scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Score {
     /// e^logit / Σ e^logit.
     Softmax,
     /// 1 / (1 + e^−logit), per expert.
     Sigmoid,
+    /// The softmax, and gates by [`sparse_mixer`](crate::sparse_mixer) with this ε instead of scores.
+    SparseMixer(f64),
 }
 
 /// ExpertGroups of E / `count` consecutive experts; a token chooses from the best `chosen` of them.

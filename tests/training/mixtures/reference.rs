@@ -25,10 +25,24 @@ fn dropless_experts_follow_the_reference() {
     follows(&Setup::experts("dropless", GROUPED, ""));
 }
 
+/// Phi-3.5-MoE's router, LayerNorm and biases, with balance losses beside the gradient of gates that are not scores.
+fn phi_moe(name: &'static str) -> Setup {
+    let routing = "expert_num: 5, num_experts_chosen: 2, use_gmm: True, sparsemixer_jitter_eps: 0.3, \
+                   aux_loss_types: [expert], aux_loss_factors: [0.1], z_loss_factor: 0.01";
+    let model = "n_kv_heads: 2, normalization: LayerNorm, qkv_has_bias: True, attn_proj_has_bias: True, \
+                 lm_head_has_bias: True";
+    Setup::experts(name, routing, model)
+}
+
+#[test]
+fn experts_of_phi_moe_follow_the_reference() {
+    follows_the_reference(&phi_moe("phimoe"), 4);
+}
+
 /// The kernels that a GPU runs.
 #[test]
 fn experts_of_the_portable_tier_follow_the_reference() {
-    let setup = Setup::experts("portable experts", GROUPED, "").with(&["--context.tier=portable"]);
+    let setup = phi_moe("portable experts").with(&["--context.tier=portable"]);
     assert_eq!(setup.gpu().capabilities().tier, Tier::Portable);
     follows_the_reference(&setup, 4);
 }

@@ -75,6 +75,15 @@ const OF_EIGHT_EXPERTS: &str = "
 + topk_method: noaux_tc, n_group: 0, topk_group: 1
 = n_group: expected a whole number from 1 to 8 (`expert_num`), found `0`
 
++ sparsemixer_jitter_eps: 0.1, num_experts_chosen: 3
+= num_experts_chosen: 2 experts are chosen beside `sparsemixer_jitter_eps`; write `2`, or remove that
++ sparsemixer_jitter_eps: 0.1, num_experts_chosen: 2, norm_topk_prob: True
+= norm_topk_prob: another router than that of `sparsemixer_jitter_eps`; remove one of the two
++ sparsemixer_jitter_eps: 0.1, num_experts_chosen: 2, balance_via_topk_bias: True
+= balance_via_topk_bias: another router than that of `sparsemixer_jitter_eps`; remove one of the two
++ moe_norm_min: 0, num_experts_chosen: 2
+= moe_norm_min: expected a number above 0 and up to 1, found `0`
+
 + aux_loss_types: [expert]
 = aux_loss_types: needs `aux_loss_factors`, a number for each type
 + aux_loss_types: [expert, comm], aux_loss_factors: [1]
@@ -104,6 +113,8 @@ const WITH_KEYS_OF_THE_MODEL: &str = "
 = x.yaml:10: model.model_config.expert_num: differs from `moe_config.expert_num`, `8`; keep one of them
 + expert_num: 8 | use_moe: False
 = x.yaml:10: model.model_config.use_moe: contradicts `expert_num`, 8; remove it
++ expert_num: 8, num_experts_chosen: 2, sparsemixer_jitter_eps: 0.1 | type: GPT2Config
+= x.yaml:29: moe_config.sparsemixer_jitter_eps: not built yet for this type or beside dense networks; remove it
 + expert_num: 8, enable_moe_block: True |
 = x.yaml:28: moe_config.enable_moe_block: needs RMSNorm before and after; write `norm_placement: both` in model.model_config
 + expert_num: 8, enable_moe_block: True, shared_expert_num: 1 | norm_placement: both

@@ -408,6 +408,21 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     for mixture in [mixture(), biased(groups(GroupScore::BestTwo))] {
         models.push(all_biases(ModelConfig { mixture: Some(mixture), ..of_pairs(Family::Ernie45) }));
     }
+    let phimoe = |model| {
+        let route =
+            RouterConfig { score: Score::SparseMixer { jitter: 0.05 }, norm: None, ..mixture().route };
+        let mixture = Some(MixtureConfig { route, ..mixture() });
+        ModelConfig { norm: Norm::LayerNorm, mixture, ..model }
+    };
+    let head_bias = ModelConfig { head_bias: true, ..attention(true, true, false) };
+    models.extend([
+        phimoe(llama()),
+        phimoe(head_bias),
+        window(phimoe(llama())),
+        some_windows(phimoe(llama())),
+    ]);
+    models.extend([scaled(phimoe(llama()), linear), phimoe(attention(true, false, true))]);
+    models.push(ModelConfig { norm: Norm::RmsNorm, ..phimoe(llama()) });
     for mixture in mixtures {
         let mixture = Some(mixture);
         models.push(ModelConfig { mixture: mixture.clone(), ..llama() });

@@ -19,7 +19,11 @@ impl Moe {
             route: RouterConfig {
                 experts: self.expert_num as u32,
                 chosen: self.num_experts_chosen as u32,
-                score: if self.use_gating_sigmoid { Score::Sigmoid } else { Score::Softmax },
+                score: match self.sparsemixer_jitter_eps {
+                    Some(jitter) => Score::SparseMixer { jitter: jitter as f32 },
+                    None if self.use_gating_sigmoid => Score::Sigmoid,
+                    None => Score::Softmax,
+                },
                 groups: self.groups(),
                 norm: (self.norm_topk_prob == Some(true)).then(|| self.gate_norm(family)),
                 scaling: self.routed_scaling_factor as f32,

@@ -1,7 +1,7 @@
 //! Which experts are chosen, and how much each chosen one counts.
 
 use super::rows::{Moe, RoutingPolicy, TopkMethod};
-use crate::model::config::{Family, GroupScore};
+use crate::model::config::{Family, GroupScore, ModelConfig};
 use crate::settings::engine::*;
 use crate::settings::sections::model::{GPT2, Model};
 
@@ -16,6 +16,10 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     reader.require(&["num_experts_chosen", "expert_num"], chosen <= experts, message);
     // The first router, that of GPT-2's layers, normalises the gate of a single choice, too.
     let is_first = model.kind.is(GPT2);
+    if moe.sparsemixer_jitter_eps.is_some() {
+        moe.norm_topk_prob.get_or_insert(false);
+    }
+    check_sparse_mixer(moe, reader, model);
     let normalises =
         moe.norm_topk_prob.unwrap_or(!is_first || chosen > 1 || moe.routing_policy == RoutingPolicy::V1);
     let has_single = is_first && moe.routing_policy == RoutingPolicy::V1;
@@ -33,6 +37,28 @@ pub(super) fn fill(moe: &mut Moe, reader: &Reader<'_>, model: &Model) {
     (moe.n_group, moe.topk_group) = groups.unzip();
     if groups.is_none() {
         moe.topk_method = None;
+    }
+}
+
+/// SparseMixer is a router of its own, of the files of one class.
+fn check_sparse_mixer(moe: &Moe, reader: &Reader<'_>, model: &Model) {
+    const KEY: &str = "sparsemixer_jitter_eps";
+    if moe.sparsemixer_jitter_eps.is_none() {
+        return;
+    }
+    let ModelConfig { family, latent, .. } = &model.config;
+    let is_llama = *family == Family::Llama && latent.is_none() && !moe.enable_moe_block;
+    reader.require(&[KEY], is_llama, "not built yet for this type or beside dense networks; remove it");
+    let message = "2 experts are chosen beside `sparsemixer_jitter_eps`; write `2`, or remove that";
+    reader.require(&["num_experts_chosen", KEY], moe.num_experts_chosen == 2, message);
+    for (key, is_other) in [
+        ("norm_topk_prob", moe.norm_topk_prob == Some(true)),
+        ("use_gating_sigmoid", moe.use_gating_sigmoid),
+        ("balance_via_topk_bias", moe.balance_via_topk_bias),
+        ("topk_method", matches!(moe.topk_method, Some(TopkMethod::Grouped(_)))),
+    ] {
+        let message = "another router than that of `sparsemixer_jitter_eps`; remove one of the two";
+        reader.require(&[key, KEY], !is_other, message);
     }
 }
 

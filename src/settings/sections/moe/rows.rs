@@ -36,8 +36,14 @@ rows! {
         /// too.
         use_gating_sigmoid: bool = Numbers.default(false).read_by(is_sigmoid)
             .filled("`False`, of `DeepseekV3Config` `True`"),
-        /// Whether the gates of a token are normalised to sum to 1 (before `routed_scaling_factor`), where k > 1. In
-        /// GPT-2's layers under `TopkRouterV1` a single gate is set to 1, too.
+        /// ε of SparseMixer, the router of Phi-3.5-MoE, whose files call it `router_jitter_noise`: a token visits the
+        /// experts of its two largest logits. The gate of the first is its share in a softmax over the experts near it,
+        /// whose logits z are at most 2 ε · max(|z|, z₁) below its own, z₁; that of the second is the same among the
+        /// other experts. Experts are chosen so in training, too, where `transformers` draws them.
+        sparsemixer_jitter_eps: Option<f64> = Numbers.optional().within(FROM_ZERO)
+            .example("0.05\nnum_experts_chosen: 2"),
+        /// Whether the gates of a token are normalised to sum to 1 (before `routed_scaling_factor`), where k > 1; not
+        /// beside `sparsemixer_jitter_eps`. In GPT-2's layers under `TopkRouterV1` a single gate is set to 1, too.
         norm_topk_prob: Option<bool> = Numbers.optional()
             .filled("`True`, where k > 1, of `DeepseekV2Config` `False`")
             .example("False\nnum_experts_chosen: 2"),

@@ -2,6 +2,7 @@
 
 use super::{ExpertGroups, Mixture, Network, Score};
 use crate::softmax::softmax;
+use crate::sparse_mixer;
 use crate::vector::{assert_len, dot, rows_of};
 
 /// The routing decisions for N tokens.
@@ -66,13 +67,17 @@ impl Choices {
             let chosen = choose(&selection, mixture.groups, k);
             let of_chosen: Vec<f64> = chosen.iter().map(|&expert| s[expert]).collect();
             let divisor = mixture.norm.map_or(1.0, |norm| norm.divisor(&of_chosen));
-            gates.extend(chosen.iter().map(|&expert| s[expert] / divisor * mixture.scaling));
+            gates.extend(match mixture.score {
+                Score::SparseMixer(jitter) => sparse_mixer::gates(logits, &words(&chosen), experts, jitter),
+                _ => of_chosen.iter().map(|s| s / divisor).collect(),
+            });
             ids.extend(chosen);
             unbiased.extend(choose(&s, mixture.groups, k));
             let sum: f64 = s.iter().sum();
             probabilities.extend(s.iter().map(|s| s / sum));
             scores.extend(s);
         }
+        gates.iter_mut().for_each(|gate| *gate *= mixture.scaling);
         Self { ids, gates, probabilities, unbiased, logits: logits.to_vec(), scores }
     }
 
@@ -91,6 +96,14 @@ impl Choices {
             // p = s / Σ s.
             let sum: f64 = s.iter().sum();
             let mut ds: Vec<f64> = dp.iter().map(|d| (d - dot(dp, p)) / sum).collect();
+            if let Score::SparseMixer(jitter) = mixture.score {
+                let z = &self.logits[token * experts..][..experts];
+                let dg: Vec<f64> = dg.iter().map(|dg| dg * mixture.scaling).collect();
+                let through_gates = sparse_mixer::gates_backward(z, &words(ids), &dg, experts, jitter);
+                let of_scores = mixture.score.backward(s, &ds);
+                dlogits.extend(of_scores.iter().zip(through_gates).map(|(one, other)| one + other));
+                continue;
+            }
             // g = scaling·s / divisor of the chosen s, or scaling·s.
             let of_chosen: Vec<f64> = ids.iter().map(|&expert| s[expert]).collect();
             let (mean, divisor) = mixture.norm.map_or((0.0, 1.0), |norm| {
@@ -103,6 +116,10 @@ impl Choices {
         }
         dlogits
     }
+}
+
+fn words(ids: &[usize]) -> Vec<u32> {
+    ids.iter().map(|id| *id as u32).collect()
 }
 
 impl Mixture {
@@ -129,7 +146,7 @@ impl Score {
     fn of(self, logits: &[f64]) -> Vec<f64> {
         let mut scores = logits.to_vec();
         match self {
-            Self::Softmax => {
+            Self::Softmax | Self::SparseMixer(_) => {
                 softmax(&mut scores);
             }
             Self::Sigmoid => scores.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp())),
@@ -140,7 +157,9 @@ impl Score {
     /// The gradient (E) of one token's logits, given its scores (E) and their gradient.
     fn backward(self, s: &[f64], ds: &[f64]) -> Vec<f64> {
         match self {
-            Self::Softmax => s.iter().zip(ds).map(|(p, d)| p * (d - dot(ds, s))).collect(),
+            Self::Softmax | Self::SparseMixer(_) => {
+                s.iter().zip(ds).map(|(p, d)| p * (d - dot(ds, s))).collect()
+            }
             Self::Sigmoid => s.iter().zip(ds).map(|(s, d)| d * s * (1.0 - s)).collect(),
         }
     }

@@ -88,6 +88,7 @@ fn every_gradient_is_the_finite_difference() {
         PLAIN,
         Mixture { norm: Some(GateNorm::SUM), losses: LOSSES, ..PLAIN },
         Mixture { norm: Some(GateNorm::AtLeast(0.6)), losses: LOSSES, ..PLAIN },
+        Mixture { score: Score::SparseMixer(0.4), chosen: 2, scaling: 1.7, losses: LOSSES, ..PLAIN },
         Mixture { score: Score::Sigmoid, shared: gated, losses: LOSSES, scaling: 0.5, ..PLAIN },
         Mixture { chosen: 1, norm: Some(GateNorm::SUM), losses: LOSSES, ..PLAIN },
         Mixture { chosen: 6, norm: Some(GateNorm::SUM), losses: LOSSES, ..PLAIN },
