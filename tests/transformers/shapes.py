@@ -281,6 +281,11 @@ SHAPES = {
     "falcon of one norm": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1, "bias": True, **LINEAR}, "equal"),
     "falcon of one key": ("falcon", {"ffn_hidden_size": None, "activation": "gelu_new", "tie_word_embeddings": False, **ROPE}, "equal"),
     "falcon after attention": ("falcon", {"multi_query": False, "parallel_attn": False, "bias": True, **ROPE}, "equal"),
+    "falcon of two factors": (
+        "falcon",
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1, "ff_factor": 4, "tie_word_embeddings": False, **ROPE},
+        "equal",
+    ),
     "falcon with alibi": ("falcon", {"alibi": True}, "refused"),
     "minicpm3": ("minicpm3", LATENT, "refused"),
     "gpt2": ("gpt2", {}, "equal"),

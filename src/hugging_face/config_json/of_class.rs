@@ -49,6 +49,10 @@ pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
             _ => (key, format!("{norms} norms").into()),
         };
         insert("parallel_residual", key, value);
+        if reading.is_on("alibi") {
+            let why = "True, in steps of bfloat16 that are not built,";
+            insert("alibi", "alibi", why.into());
+        }
         let is_unlike = reading.number("num_kv_heads").is_some_and(|count| heads != json!(count as u64));
         if !is_new_falcon && !reading.is_on("multi_query") && is_unlike {
             insert("n_kv_heads", "num_kv_heads", "another number than of query heads".into());

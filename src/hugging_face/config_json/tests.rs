@@ -178,6 +178,9 @@ fn each_key_that_differs_is_named_with_the_remedy() {
     );
     differing(json!({"clip_qkv": 3}), &["`clip_qkv: 3` is not a key of `llama` that is known here"]);
     differing(json!({"model_type": "gemma3n_text"}), &["`model_type: gemma3n_text`: not a class"]);
+    let narrow =
+        "`model_type: mimo_v2_flash`: heads of values are narrower than those of queries and keys and are";
+    differing(json!({"model_type": "mimo_v2_flash"}), &[narrow]);
     differing(json!({"model_type": null}), &["`model_type: none`: not a class"]);
     // Keys that decide nothing where they are off.
     let off = json!({"use_mrope": false, "use_sliding_window": false, "sliding_window": 4, "max_window_layers": 2, "n_inner": null});
@@ -264,7 +267,14 @@ fn keys_of_published_files_are_known() {
     for (kind, (keys, differs)) in [
         ("gptj", (json!({"rotary": true, "scale_attn_weights": true, "summary_first_dropout": 0.1}), None)),
         ("gptj", off("rotary", json!({"rotary": false}))),
-        ("falcon", (json!({"alibi": false, "apply_residual_connection_post_layernorm": false}), None)),
+        (
+            "falcon",
+            (
+                json!({"alibi": false, "apply_residual_connection_post_layernorm": false, "ff_factor": 4}),
+                None,
+            ),
+        ),
+        ("falcon", off("alibi", json!({"alibi": true}))),
         (
             "opt",
             (json!({"activation_dropout": 0.0, "layerdrop": 0.0, "prefix": "</s>", "init_std": 0.02}), None),
