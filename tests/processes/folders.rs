@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 35] = [
+const FAMILIES: [&str; 37] = [
     "llama",
     "mistral",
     "qwen3",
@@ -37,9 +37,11 @@ const FAMILIES: [&str; 35] = [
     "cohere",
     "gpt_neox",
     "gemma4_text",
+    "ernie4_5_moe",
+    "phimoe",
     "gpt_oss",
     "qwen3_next",
-    "lfm2",
+    "lfm2_moe",
     "qwen3_5_text",
     "gptj",
     "nanochat",
