@@ -238,7 +238,7 @@ fn elementwise(c: &mut Criterion) {
         bytes(2.0, F)
     });
     // Each element of the heads is read once and written once; what all heads share is read from the cache.
-    let heads = LatentHeads { heads: 4, nope_dim: 32, rope_dim: 16, value_dim: 32 };
+    let heads = LatentHeads { heads: 4, nope_dim: 32, rope_dim: 16, is_interleaved: true, value_dim: 32 };
     let angles =
         |row: &mut Job| Angles { positions: row.tensor(1, N, U32), cos_sin: row.tensor(128, 16, F32) };
     row(c, &gpu, "latent_heads", |row| {

@@ -6,8 +6,8 @@
 //   qkv (N, H · (2 P + 2 R + V))   queries [q_nope | rot(q_rope)], then keys [k_nope | rot(k_rope)], then values
 //   table (positions, R) f32    cos φ and sin φ of each pair, interleaved; positions (N) u32 are its rows
 //
-// rot turns the pairs (2i, 2i + 1) by φ, as shaders/rope does. Backward: dq and dk_rope are turned back, and dk_rope is
-// the sum over all heads, in their order. One invocation per group of 4 elements of the result.
+// rot turns pairs by φ, as shaders/rope does: (2i, 2i + 1), `interleaved`, or (i, i + R/2). Backward: dq and dk_rope are
+// turned back, and dk_rope is the sum over all heads, in their order. One invocation per group of 4 elements of the result.
 // Numerics: f32 between load and store. With `accumulate` the gradient is added to what is there.
 // Source: DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1.
 
@@ -58,27 +58,36 @@ fn latent_heads(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invo
     if (token >= params.tokens) {
         return;
     }
-    var value: vec4<f32>;
+    var value = given(token, column);
+    let unit = column % HEAD4;
+    if (column < 2u * Q_COLS4 && unit >= NOPE4) {
+        @if(interleaved) { value = turned(value, token, unit - NOPE4, 1.0); }
+        @if(!interleaved) {
+            let place = others(unit - NOPE4);
+            let first = column - unit + NOPE4;
+            let other = joined(given(token, first + place.x), given(token, first + place.y));
+            value = turned(value, other, token, unit - NOPE4, 1.0);
+        }
+    }
+    qkv[params.qkv_offset + token * params.qkv_stride + column] = store4(value);
+}
+
+// What becomes of group `column` of the result, before it is turned.
+fn given(token: u32, column: u32) -> vec4<f32> {
     if (column < Q_COLS4) {
-        value = load4(q[params.q_offset + token * params.q_stride + column]);
-    } else if (column < 2u * Q_COLS4) {
+        return load4(q[params.q_offset + token * params.q_stride + column]);
+    }
+    if (column < 2u * Q_COLS4) {
         let key = column - Q_COLS4;
         let place = key % HEAD4;
         if (place < NOPE4) {
-            value = load4(kv[params.kv_offset + token * params.kv_stride + key / HEAD4 * KV4 + place]);
-        } else {
-            value = load4(k_rope[params.rope_offset + token * params.rope_stride + place - NOPE4]);
+            return load4(kv[params.kv_offset + token * params.kv_stride + key / HEAD4 * KV4 + place]);
         }
-    } else {
-        let place = column - 2u * Q_COLS4;
-        let at = place / VALUE4 * KV4 + NOPE4 + place % VALUE4;
-        value = load4(kv[params.kv_offset + token * params.kv_stride + at]);
+        return load4(k_rope[params.rope_offset + token * params.rope_stride + place - NOPE4]);
     }
-    let unit = column % HEAD4;
-    if (column < 2u * Q_COLS4 && unit >= NOPE4) {
-        value = turned(value, token, unit - NOPE4, 1.0);
-    }
-    qkv[params.qkv_offset + token * params.qkv_stride + column] = store4(value);
+    let place = column - 2u * Q_COLS4;
+    let at = place / VALUE4 * KV4 + NOPE4 + place % VALUE4;
+    return load4(kv[params.kv_offset + token * params.kv_stride + at]);
 }
 
 @compute @workgroup_size(LANES)
@@ -92,10 +101,17 @@ fn latent_heads_backward_q(
     if (token >= params.tokens) {
         return;
     }
-    var value = load4(dqkv[params.qkv_offset + token * params.qkv_stride + column]);
+    let source = params.qkv_offset + token * params.qkv_stride + column;
+    var value = load4(dqkv[source]);
     let unit = column % HEAD4;
     if (unit >= NOPE4) {
-        value = turned(value, token, unit - NOPE4, -1.0);
+        @if(interleaved) { value = turned(value, token, unit - NOPE4, -1.0); }
+        @if(!interleaved) {
+            let place = others(unit - NOPE4);
+            let first = source - unit + NOPE4;
+            let other = joined(load4(dqkv[first + place.x]), load4(dqkv[first + place.y]));
+            value = turned(value, other, token, unit - NOPE4, -1.0);
+        }
     }
     let at = params.q_offset + token * params.q_stride + column;
     @if(accumulate) { value += load4(dq[at]); }
@@ -134,21 +150,60 @@ fn latent_heads_backward_rope(
     if (token >= params.tokens) {
         return;
     }
-    let first = params.qkv_offset + token * params.qkv_stride + Q_COLS4 + NOPE4 + unit;
-    var sum = vec4<f32>(0.0);
-    for (var head = 0u; head < HEADS; head++) {
-        sum += load4(dqkv[first + head * HEAD4]);
-    }
+    let first = params.qkv_offset + token * params.qkv_stride + Q_COLS4 + NOPE4;
     // A rotation is linear: the sum is turned back once.
-    var value = turned(sum, token, unit, -1.0);
+    var value = sum_over_heads(first + unit);
+    @if(interleaved) { value = turned(value, token, unit, -1.0); }
+    @if(!interleaved) {
+        let place = others(unit);
+        var other = sum_over_heads(first + place.x);
+        if (ROPE4 % 2u == 1u) {
+            other = joined(other, sum_over_heads(first + place.y));
+        }
+        value = turned(value, other, token, unit, -1.0);
+    }
     let at = params.rope_offset + token * params.rope_stride + unit;
     @if(accumulate) { value += load4(dk_rope[at]); }
     dk_rope[at] = store4(value);
 }
 
+fn sum_over_heads(first: u32) -> vec4<f32> {
+    var sum = vec4<f32>(0.0);
+    for (var head = 0u; head < HEADS; head++) {
+        sum += load4(dqkv[first + head * HEAD4]);
+    }
+    return sum;
+}
+
 // The two pairs of a group, turned forward or back.
+@if(interleaved)
 fn turned(x: vec4<f32>, token: u32, unit: u32, direction: f32) -> vec4<f32> {
     let position = min(positions[params.positions_offset + token], params.table_rows - 1u);
     let turn = table[params.table_offset + position * params.table_stride + unit]; // cos, sin, cos, sin
     return x * turn.xxzz + x.yxwz * direction * turn.yyww * vec4<f32>(-1.0, 1.0, -1.0, 1.0);
+}
+
+// The other elements of the pairs of a group, R/2 away: of one group, or halves of two where R/2 is no whole number of
+// groups.
+@if(!interleaved)
+fn others(unit: u32) -> vec2<u32> {
+    let first = (unit + ROPE4 / 2u) % ROPE4;
+    return vec2<u32>(first, (first + ROPE4 % 2u) % ROPE4);
+}
+
+@if(!interleaved)
+fn joined(first: vec4<f32>, second: vec4<f32>) -> vec4<f32> {
+    return select(first, vec4<f32>(first.zw, second.xy), ROPE4 % 2u == 1u);
+}
+
+// The elements of a group of four pairs, turned forward or back beside the others of the pairs.
+@if(!interleaved)
+fn turned(x: vec4<f32>, other: vec4<f32>, token: u32, unit: u32, direction: f32) -> vec4<f32> {
+    let position = min(positions[params.positions_offset + token], params.table_rows - 1u);
+    let angles = params.table_offset + position * params.table_stride;
+    let low = table[angles + 2u * unit % ROPE4]; // cos, sin, cos, sin
+    let high = table[angles + (2u * unit + 1u) % ROPE4];
+    let is_first = vec4<u32>(2u * unit) + vec4<u32>(0u, 0u, 1u, 1u) < vec4<u32>(ROPE4);
+    let sign = select(vec4<f32>(direction), vec4<f32>(-direction), is_first);
+    return x * vec4<f32>(low.xz, high.xz) + other * sign * vec4<f32>(low.yw, high.yw);
 }

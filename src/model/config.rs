@@ -9,7 +9,7 @@ mod mixture;
 mod operator;
 
 pub use factors::Factors;
-pub use latent::LatentAttention;
+pub use latent::{LatentAttention, LatentRotation};
 pub(crate) use layer::kv_source;
 pub use layer::{LayerConfig, Mixer, Rotary};
 pub use linear::LinearAttention;
@@ -81,6 +81,8 @@ pub struct ModelConfig {
     /// width of a query and a key, `rotary_dim` that of their rotating part, and every query head has its own key and
     /// value head.
     pub latent: Option<LatentAttention>,
+    /// Added to the mean square in the norms of latent vectors; `None`: `norm_eps`.
+    pub latent_norm_eps: Option<f64>,
     /// Whether the q, k and v projections have a bias.
     pub qkv_bias: bool,
     /// Whether the output projection of attention has a bias.
@@ -228,6 +230,7 @@ impl ModelConfig {
             zero_centered_norms: false,
             tie_word_embeddings: false,
             latent: None,
+            latent_norm_eps: None,
             qkv_bias: false,
             output_bias: false,
             gate_up_bias: false,

@@ -212,10 +212,17 @@ impl ForwardContext<'_> {
         self.buffers.rope(self.config, self.config.layer(layer))
     }
 
-    /// The formula of every RMSNorm, but for the factor of [`post_norm`](Self::post_norm).
+    /// The formula of every RMSNorm, but for the factor of [`post_norm`](Self::post_norm) and the epsilon of
+    /// [`latent_norm`](Self::latent_norm).
     pub(super) fn rms_norm(&self) -> RmsNorm {
         let ModelConfig { norm_eps, zero_centered_norms, .. } = *self.config;
         RmsNorm { epsilon: norm_eps as f32, is_zero_centered: zero_centered_norms, factor: None }
+    }
+
+    /// The formula of the norms of latent vectors.
+    pub(super) fn latent_norm(&self) -> RmsNorm {
+        let epsilon = self.config.latent_norm_eps.unwrap_or(self.config.norm_eps);
+        RmsNorm { epsilon: epsilon as f32, ..self.rms_norm() }
     }
 
     /// The formula of every LayerNorm.

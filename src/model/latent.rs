@@ -31,7 +31,7 @@ impl Latent<Parameter> {
         down: Var,
     ) -> Var {
         let config = ctx.config;
-        let (Some(sizes), Some((_, cos_sin))) = (config.latent, ctx.rope(layer)) else {
+        let (Some(sizes), Some((rope, cos_sin))) = (config.latent, ctx.rope(layer)) else {
             panic!("a model with latent attention has its sizes and a table of angles")
         };
         let LatentAttention { kv_rank, rope_dim, .. } = sizes;
@@ -39,16 +39,17 @@ impl Latent<Parameter> {
         let [q, c, k_rope] = tape.split(down, widths);
         let q = match &self.queries {
             Some(LatentQueries { norm, w_up }) => {
-                let h = tape.scope("q_norm", |tape| tape.rms_norm(q, norm, ctx.rms_norm())); // (N, Q)
+                let h = tape.scope("q_norm", |tape| tape.rms_norm(q, norm, ctx.latent_norm())); // (N, Q)
                 tape.scope("heads.w_uq", |tape| tape.linear(h, w_up, None, None)) // (N, H·(P + R))
             }
             None => q,
         };
-        let h = tape.scope("kv_norm", |tape| tape.rms_norm(c, &self.kv_norm, ctx.rms_norm())); // (N, K)
+        let h = tape.scope("kv_norm", |tape| tape.rms_norm(c, &self.kv_norm, ctx.latent_norm())); // (N, K)
         // The backward pass reads neither q nor kv, so these products are recomputed with the heads, never alone.
         let kv = tape.scope("heads.w_ukv", |tape| tape.linear(h, &self.w_ukv, None, None)); // (N, H·(P + V))
         let angles = Angles { positions: ctx.batch.positions, cos_sin };
-        let (parts, sizes) = (LatentParts { q, kv, k_rope }, sizes.heads(config.num_heads));
+        let (parts, sizes) =
+            (LatentParts { q, kv, k_rope }, sizes.heads(config.num_heads, rope.is_interleaved));
         tape.scope("heads", |tape| tape.latent_heads(parts, angles, sizes))
     }
 }

@@ -20,9 +20,10 @@ pub struct LatentHeads {
     pub heads: u32,
     /// Elements of a query and of a key without a position (P); a multiple of 4.
     pub nope_dim: u32,
-    /// Elements that rotate (R), in pairs (2i, 2i + 1); a multiple of 4. All heads share the rotating elements of the
-    /// key.
+    /// Elements that rotate (R), a multiple of 4. All heads share the rotating elements of the key.
     pub rope_dim: u32,
+    /// Whether they rotate in pairs (2i, 2i + 1) instead of halves, (i, i + R/2).
+    pub is_interleaved: bool,
     /// Elements of a value (V); a multiple of 4.
     pub value_dim: u32,
 }
@@ -68,7 +69,7 @@ pub struct Angles {
 impl LatentHeads {
     /// The columns of the packed result.
     pub const fn layout(&self) -> HeadLayout {
-        let Self { heads, nope_dim, rope_dim, value_dim } = *self;
+        let Self { heads, nope_dim, rope_dim, value_dim, .. } = *self;
         HeadLayout { heads, kv_heads: heads, head_dim: nope_dim + rope_dim, value_dim }
     }
 
@@ -88,7 +89,8 @@ impl LatentHeads {
             .constant("HEADS", self.heads)
             .constant("NOPE4", self.nope_dim / 4)
             .constant("ROPE4", self.rope_dim / 4)
-            .constant("VALUE4", self.value_dim / 4);
+            .constant("VALUE4", self.value_dim / 4)
+            .condition(Condition::Interleaved, self.is_interleaved);
         (kernel, grid)
     }
 

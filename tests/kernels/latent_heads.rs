@@ -15,16 +15,21 @@ use gristmill::record::Tensor;
 const POSITIONS: u32 = 100;
 const THETA: f64 = 10_000.0;
 
-/// Tokens, heads, nope_dim, rope_dim, value_dim: the least, odd numbers of heads and tokens, values narrower and wider
-/// than keys, more than a workgroup in a row, DeepSeek-V3's heads.
-const SHAPES: [(u32, u32, u32, u32, u32); 6] = [
-    (1, 1, 4, 4, 4),
-    (7, 3, 8, 4, 12),
-    (9, 5, 4, 12, 20),
-    (33, 2, 12, 8, 4),
-    (5, 33, 4, 4, 8),
-    (3, 4, 128, 64, 128),
+/// Tokens, heads, nope_dim, rope_dim, value_dim, whether pairs are neighbours: the least, odd numbers of heads and
+/// tokens, values narrower and wider than keys, more than a workgroup in a row, DeepSeek-V3's heads; halves within a
+/// group, of an odd number of them, and of whole groups.
+const SHAPES: [Shape; 8] = [
+    (1, 1, 4, 4, 4, true),
+    (7, 3, 8, 4, 12, true),
+    (7, 3, 8, 4, 12, false),
+    (9, 5, 4, 12, 20, false),
+    (33, 2, 12, 8, 4, false),
+    (33, 2, 12, 8, 4, true),
+    (5, 33, 4, 4, 8, true),
+    (3, 4, 128, 64, 128, true),
 ];
+
+type Shape = (u32, u32, u32, u32, u32, bool);
 
 #[test]
 pub fn parts_become_packed_heads() {
@@ -60,7 +65,7 @@ pub fn each_part_has_its_gradient() {
 fn parts_may_be_ranges_of_one_tensor() {
     for element in [F32, Bf16] {
         check(&format!("latent_heads of ranges {element:?}"), |case| {
-            let shape = (7, 3, 8, 4, 12);
+            let shape = (7, 3, 8, 4, 12, element == F32);
             let setup = Setup::new(case, shape);
             let [q_cols, rank, rope_cols] = [36, 8, 4];
             let whole = case.input(7, 48, element);
@@ -111,11 +116,8 @@ impl Parts for LatentHeads {
 }
 
 impl Setup {
-    fn new(
-        case: &mut Case,
-        (tokens, heads, nope_dim, rope_dim, value_dim): (u32, u32, u32, u32, u32),
-    ) -> Self {
-        let rope = Rope { rotary_dim: rope_dim, theta: THETA, is_interleaved: true };
+    fn new(case: &mut Case, (tokens, heads, nope_dim, rope_dim, value_dim, is_interleaved): Shape) -> Self {
+        let rope = Rope { rotary_dim: rope_dim, theta: THETA, is_interleaved };
         let mut positions = case.ids_below(tokens as usize, POSITIONS);
         positions[0] = POSITIONS - 1;
         let table: Vec<f64> =
@@ -126,7 +128,7 @@ impl Setup {
             head_dim: rope_dim as usize,
             rotary_dim: rope_dim as usize,
             theta: THETA,
-            interleaved: true,
+            interleaved: is_interleaved,
             scaling: reference::rope_scaling::Scaling::None,
         };
         let reference = reference::latent_heads::LatentHeads {
@@ -135,7 +137,8 @@ impl Setup {
             value_dim: value_dim as usize,
             rope,
         };
-        Self { sizes: LatentHeads { heads, nope_dim, rope_dim, value_dim }, angles, positions, reference }
+        let sizes = LatentHeads { heads, nope_dim, rope_dim, is_interleaved, value_dim };
+        Self { sizes, angles, positions, reference }
     }
 
     fn packed(&self, [q, kv, k_rope]: &[Input; 3]) -> Vec<f64> {
@@ -156,7 +159,7 @@ impl Setup {
     }
 }
 
-fn gradients(case: &mut Case, shape: (u32, u32, u32, u32, u32), element: Element, accumulate: bool) {
+fn gradients(case: &mut Case, shape: Shape, element: Element, accumulate: bool) {
     let setup = Setup::new(case, shape);
     let Setup { sizes, angles, .. } = &setup;
     let dqkv = case.input(shape.0, sizes.layout().cols(), element);

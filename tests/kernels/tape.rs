@@ -432,13 +432,14 @@ fn rope() {
 /// The parts of one value, one of them through a norm and a product: each writes its range of the gradient.
 #[test]
 fn latent_heads_of_parts() {
-    const HEADS: LatentHeads = LatentHeads { heads: 3, nope_dim: 8, rope_dim: 4, value_dim: 12 };
+    const HEADS: LatentHeads =
+        LatentHeads { heads: 3, nope_dim: 8, rope_dim: 4, is_interleaved: false, value_dim: 12 };
     const WIDTHS: [u32; 3] = [36, 8, 4];
     check("tape latent_heads", |case| {
         let x = case.input(N, 48, F32);
         let weights = [weight(case, 1, 8), weight(case, HEADS.kv_cols(), 8)];
         let ids: Vec<u32> = (0..N).map(|n| (n * 3) % 16).collect();
-        let rope = Rope { rotary_dim: 4, theta: 100.0, is_interleaved: true };
+        let rope = Rope { rotary_dim: 4, theta: 100.0, is_interleaved: HEADS.is_interleaved };
         let table: Vec<f64> =
             cos_sin_table(16, &rope, &RopeScaling::None, None).into_iter().map(f64::from).collect();
         let cos_sin = case.input_of(&table, 16, 4, F32).tensor;
@@ -451,7 +452,7 @@ fn latent_heads_of_parts() {
                 head_dim: 4,
                 rotary_dim: 4,
                 theta: 100.0,
-                interleaved: true,
+                interleaved: HEADS.is_interleaved,
                 scaling: reference::rope_scaling::Scaling::None,
             },
         };

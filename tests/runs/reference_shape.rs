@@ -52,6 +52,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             nope_dim: latent.nope_dim,
             value_dim: latent.value_dim,
             scale: model.softmax_scale(&model.layer).into(),
+            norm_eps: model.latent_norm_eps.unwrap_or(model.norm_eps),
         }),
         biases: reference::gpt::Biases {
             qkv: model.qkv_bias,
@@ -157,9 +158,9 @@ fn reference_rope(model: &ModelConfig, layer: &LayerConfig) -> reference::rope::
         head_dim: model.latent.map_or(layer.head_dim, |latent| latent.rope_dim),
         rotary_dim: layer.rotary_dim,
         theta: layer.rope_theta,
-        // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of
-        // latent attention, GLM, ERNIE 4.5 and Helium are in the order of pairs.
-        interleaved: model.latent.is_some() || model.family.holds_pairs(),
+        // Checkpoints hold the rows of q and k in the order of halves, and so do the trainer's tensors; those of GLM,
+        // ERNIE 4.5 and Helium are in the order of pairs, and those of latent attention in the order that rotates.
+        interleaved: (model.latent.is_some() && layer.rotary_interleaved) || model.family.holds_pairs(),
         scaling: reference_scaling(&layer.rope_scaling),
     }
 }

@@ -4,7 +4,7 @@
 //! The reference generates without a cache.
 
 use crate::families::FACTORS;
-use crate::latent::{DIRECT, RANKS, dense};
+use crate::latent::{DIRECT, HALVES, RANKS, dense};
 use crate::runs::{
     FolderRun, GREEDY, Setup, TensorFile, Weights, continuations, in_turn, is_long, newest_checkpoint,
     open_gpu_of, read_tensors, reference_name, reference_shape, trained_model, trained_model_with_tokenizer,
@@ -191,7 +191,7 @@ fn goes_on_as_anew(trained: &FolderRun, tiers: &[Tier]) {
 #[test]
 fn latent_models_write_as_the_reference() {
     let direct = format!("{DIRECT}, sliding_window: 7");
-    write_as_the_reference([dense("latent", RANKS), dense("latent, direct queries", &direct)]);
+    write_as_the_reference([dense("latent", HALVES), dense("latent, direct queries", &direct)]);
 }
 
 /// Positions that are learned, and scores that fall with the distance. Each part is in one of the first two; the other

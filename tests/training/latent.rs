@@ -12,6 +12,11 @@ pub const RANKS: &str =
 /// The same without a latent vector of the queries, as in DeepSeek-V2-Lite.
 pub const DIRECT: &str = "kv_lora_rank: 12, qk_nope_head_dim: 8, qk_rope_head_dim: 4, v_head_dim: 16";
 
+/// Heads that rotate in halves and latent norms with an epsilon of their own, beside factors, as in MiniCPM 3.
+pub const HALVES: &str = "q_lora_rank: 20, kv_lora_rank: 12, qk_nope_head_dim: 8, qk_rope_head_dim: 8, v_head_dim: 16, \
+                      latent_rotation: halves, latent_norm_eps: 0.02, embedding_multiplier: 3.0, residual_multiplier: 0.7, \
+                      logits_scaling: 2.0";
+
 /// The router of DeepSeek-V3 under Hugging Face's names, with a dense layer, a shared expert and a block that predicts
 /// ahead.
 pub const V3: &str = "n_routed_experts: 6, num_experts_per_tok: 3, n_group: 3, topk_group: 2, topk_method: noaux_tc, \
@@ -83,10 +88,22 @@ fn the_scale_of_yarn_follows_the_reference() {
     follows(&setup);
 }
 
-/// The kernels that a GPU runs, and a window.
+/// In texts longer than those of the first training, whose pairs have other divisors.
+#[test]
+fn halves_follow_the_reference() {
+    let scaling = "rope_scaling: {rope_type: longrope, short_factor: [1, 1, 1, 1], long_factor: [1, 2, 3, 4], \
+                   original_max_position_embeddings: 8}";
+    let setup = dense("halves", &format!("{HALVES}, {scaling}"));
+    let model = setup.plan().model;
+    assert!(!model.layer.rotary_interleaved && model.latent_norm_eps == Some(0.02));
+    follows(&setup);
+}
+
+/// The kernels that a GPU runs, a window, and halves that are no whole groups of 4 elements.
 #[test]
 fn the_portable_tier_follows_the_reference() {
-    let setup = dense("portable", &format!("{RANKS}, sliding_window: 7")).with(&["--context.tier=portable"]);
+    let model = format!("{RANKS}, sliding_window: 7, latent_rotation: halves");
+    let setup = dense("portable", &model).with(&["--context.tier=portable"]);
     assert_eq!(setup.gpu().capabilities().tier, Tier::Portable);
     follows_the_reference(&setup, 4);
 }
@@ -103,7 +120,7 @@ fn sixteen_bits_follow_the_reference() {
     for element in in_turn(0, &["float16", "bfloat16"]) {
         let compute = format!("--model.model_config.compute_dtype={element}");
         let scale = "--runner_wrapper.scale_sense=1024";
-        follows_the_reference(&dense("half", RANKS).with(&[&compute, scale]), 6);
+        follows_the_reference(&dense("half", HALVES).with(&[&compute, scale]), 6);
     }
 }
 

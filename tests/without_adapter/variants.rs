@@ -24,6 +24,10 @@ use gristmill::ops::grouped_matmul::{
 };
 use gristmill::ops::hot_copies::{self, HomeRange};
 use gristmill::ops::hot_experts::{HotLast, HotSteps, hot_experts};
+use gristmill::ops::latent_heads::{
+    Angles, LatentHeads, LatentParts, latent_heads, latent_heads_backward_kv, latent_heads_backward_q,
+    latent_heads_backward_rope,
+};
 use gristmill::ops::layer_norm::{self, LayerNorm, LayerNormSaved};
 use gristmill::ops::matmul::{Activated, Epilogue, FEW_ROWS, FewRows, Layout, matmul, matmul_of_few_rows};
 use gristmill::ops::muon::{Block, DividedMatrix, Matrix, Muon, muon_in_turns};
@@ -122,6 +126,24 @@ pub fn convolutions(capabilities: Capabilities) -> Vec<Dispatch> {
         }
         causal_conv::causal_conv_step(&mut rec, x, w, state, y, ConvForm::Gated);
         causal_conv::causal_conv_state(&mut rec, x, last_rows, state.rows(0, 6), 4, ConvForm::Gated);
+    }
+    rec.finish().dispatches
+}
+
+/// Heads of latent attention that rotate in halves, and their backward passes.
+pub fn heads_in_halves(capabilities: Capabilities) -> Vec<Dispatch> {
+    let sizes = LatentHeads { heads: 3, nope_dim: 8, rope_dim: 4, is_interleaved: false, value_dim: 12 };
+    let mut rec = Recorder::new("latent heads", capabilities);
+    let angles = Angles { positions: rec.tensor("ids", 1, 6, U32), cos_sin: rec.tensor("angles", 6, 4, F32) };
+    for element in [F32, Element::F16, Element::Bf16] {
+        let qkv = rec.tensor("qkv", 6, sizes.layout().cols(), element);
+        let [q, kv, k_rope] = [36, sizes.kv_cols(), 4].map(|cols| rec.tensor("x", 6, cols, element));
+        latent_heads(&mut rec, &LatentParts { q, kv, k_rope }, &angles, qkv, &sizes);
+        for accumulate in [false, true] {
+            latent_heads_backward_q(&mut rec, qkv, &angles, q, accumulate, &sizes);
+            latent_heads_backward_kv(&mut rec, qkv, &angles, kv, accumulate, &sizes);
+            latent_heads_backward_rope(&mut rec, qkv, &angles, k_rope, accumulate, &sizes);
+        }
     }
     rec.finish().dispatches
 }

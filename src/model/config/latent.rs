@@ -23,7 +23,8 @@ pub struct LatentAttention {
     pub kv_rank: usize,
     /// Width of the part of a head that does not rotate (q_nope, k_nope). A multiple of 4.
     pub nope_dim: usize,
-    /// Width of the part of a head that rotates (q_rope, k_rope), in pairs (2i, 2i + 1). A multiple of 4.
+    /// Width of the part of a head that rotates (q_rope, k_rope), in pairs that `rotary_interleaved` of the layers says. A
+    /// multiple of 4.
     pub rope_dim: usize,
     /// Width of a value. A multiple of 4.
     pub value_dim: usize,
@@ -46,8 +47,8 @@ impl LatentAttention {
         self.q_cols(heads) + self.kv_rank + self.rope_dim
     }
 
-    /// The model `config` with this attention in place of its own. Positions are rotary, and every head has a key and a
-    /// value.
+    /// The model `config` with this attention in place of its own. Positions are rotary, in pairs (2i, 2i + 1), and every
+    /// head has a key and a value.
     pub fn within(self, config: ModelConfig) -> ModelConfig {
         let heads = config.num_heads;
         ModelConfig { latent: Some(self), ..config }.with_layers(|layer| {
@@ -57,12 +58,23 @@ impl LatentAttention {
     }
 
     /// The sizes of `heads` heads, as the kernel takes them.
-    pub(crate) fn heads(&self, heads: usize) -> LatentHeads {
+    pub(crate) fn heads(&self, heads: usize, is_interleaved: bool) -> LatentHeads {
         LatentHeads {
             heads: heads as u32,
             nope_dim: self.nope_dim as u32,
             rope_dim: self.rope_dim as u32,
+            is_interleaved,
             value_dim: self.value_dim as u32,
         }
     }
+}
+
+/// Which elements of the rotating part of a head are a pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LatentRotation {
+    /// (2i, 2i + 1), as in DeepSeek.
+    #[default]
+    Neighbours,
+    /// (i, i + R/2), as in MiniCPM 3.
+    Halves,
 }

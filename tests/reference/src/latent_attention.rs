@@ -17,6 +17,8 @@ pub struct LatentAttention {
     pub value_dim: usize,
     /// Factor of the attention scores.
     pub scale: f64,
+    /// Added to the mean square in the norms of latent vectors.
+    pub norm_eps: f64,
 }
 
 pub(super) const Q: &str = "self_attn.q_proj";

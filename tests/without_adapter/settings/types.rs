@@ -341,4 +341,7 @@ fn what_latent_attention_cannot_be_is_one_line() {
     let notices = model(&with_model(&format!("type: DeepseekV3Config, {SIZES}, rope_interleave: False"))).1;
     let said = "model.model_config.rope_interleave: latent attention rotates neighbours (2i, 2i+1), as in MindFormers";
     assert_eq!(notices, [said]);
+    let halves = "latent_rotation: halves, rope_interleave: False, latent_norm_eps: 1.e-6";
+    let (read, notices) = model(&with_model(&format!("type: DeepseekV3Config, {SIZES}, {halves}")));
+    assert!(!read.layer.rotary_interleaved && read.latent_norm_eps.is_none() && notices.is_empty());
 }

@@ -4,7 +4,7 @@ use super::rope_scaling::RotationSizes;
 use super::rows::Model;
 use super::{GPT2, LLAMA, MAX_HEAD_DIM, latent, layers, rope_scaling, rotary_dim};
 use crate::model::config::{
-    Activation, LayerConfig, Mixer, ModelConfig, MultiToken, Norm, NormPlacement, QkNorm,
+    Activation, LatentRotation, LayerConfig, Mixer, ModelConfig, MultiToken, Norm, NormPlacement, QkNorm,
 };
 use crate::settings::engine::*;
 
@@ -47,7 +47,10 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
     }
     fill_config(model);
     if model.is_latent() {
-        model.config = ModelConfig { qk_norm: false, ..model.latent.within(model.config.clone()) };
+        let eps = model.config.latent_norm_eps.filter(|eps| *eps != model.config.norm_eps);
+        let config = ModelConfig { qk_norm: false, latent_norm_eps: eps, ..model.config.clone() };
+        let in_pairs = model.latent_rotation != Some(LatentRotation::Halves);
+        model.config = model.latent.within(config).with_layers(|layer| layer.rotary_interleaved = in_pairs);
     }
 }
 

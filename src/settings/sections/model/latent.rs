@@ -2,17 +2,19 @@
 
 use super::rows::Model;
 use super::{DEEPSEEK_V3, LLAMA, MAX_HEAD_DIM};
-use crate::model::config::LatentAttention;
+use crate::model::config::{LatentAttention, LatentRotation};
 use crate::settings::engine::*;
 
 /// Keys that only models with latent attention read.
-pub(super) const KEYS: [&str; 6] = [
+pub(super) const KEYS: [&str; 8] = [
     "multi_latent_attention",
     "q_lora_rank",
     "kv_lora_rank",
     "qk_nope_head_dim",
     "qk_rope_head_dim",
     "v_head_dim",
+    "latent_rotation",
+    "latent_norm_eps",
 ];
 const WIDTHS: [&str; 5] = [KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]];
 
@@ -48,7 +50,8 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
         );
         reader.fault("multi_latent_attention", message);
     }
-    if !model.config.layer.rotary_interleaved {
+    let rotates_halves = model.latent_rotation == Some(LatentRotation::Halves);
+    if !model.config.layer.rotary_interleaved && !rotates_halves {
         reader
             .note("rotary_interleaved", "latent attention rotates neighbours (2i, 2i+1), as in MindFormers");
     }

@@ -7,7 +7,8 @@ use super::types::{ModelType, defaults};
 use super::{GPT2, LLAMA, PATH, latent};
 use crate::element::Element;
 use crate::model::config::{
-    Activation, Gate, Gelu, LatentAttention, ModelConfig, Norm, NormPlacement, ParallelResidual, QkNorm,
+    Activation, Gate, Gelu, LatentAttention, LatentRotation, ModelConfig, Norm, NormPlacement,
+    ParallelResidual, QkNorm,
 };
 use crate::settings::engine::*;
 use crate::settings::sections::parallel::Offset;
@@ -33,6 +34,9 @@ rows! {
             .example("{rope_type: linear, factor: 4.0}"),
         /// Multi-head latent attention. DeepSeek's types have no other, so only `True` is accepted.
         multi_latent_attention: Option<bool> = Shape.optional().of(DEEPSEEK).example("True"),
+        /// Which elements of the rotating part of a head are a pair in latent attention: `neighbours`, (2i, 2i+1), or
+        /// `halves`, (i, i + d/2), as in MiniCPM 3; `neighbours` by default.
+        latent_rotation: Option<LatentRotation> = Numbers.optional().of(DEEPSEEK).example("halves"),
         /// Share of a head's dimensions that rotate, an even number of them; 1 by default, 0.5 in ChatGLM2Config.
         rotary_percent: Option<f64> = Numbers.optional().within(SHARE_ABOVE_ZERO).of(LLAMA).example("0.5"),
         /// Whether the feed-forward layer has a gate beside its first projection, as SwiGLU has, Megatron's name; True
@@ -183,10 +187,12 @@ rows! {
         /// Added to the mean square (RMSNorm) or the variance (LayerNorm).
         norm_eps "rms_norm_eps": f64 = Numbers.default(1e-5).within(ABOVE_ZERO)
             .filled("`0.00001`, of `DeepseekV2Config` and `DeepseekV3Config` `0.000001`"),
+        /// The same in the norms of latent vectors; `rms_norm_eps` by default.
+        latent_norm_eps: Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(DEEPSEEK).example("1e-5"),
         /// Base θ of the rotary frequencies θ^(-2i/d); 10000 by default, 1000000 in LFM2.
         layer.rope_theta "theta": f64 = Numbers.derived().within(ABOVE_ZERO).of(LLAMA).example("1e6"),
         /// Whether rotary pairs are neighbours (2i, 2i+1) instead of halves (i, i + d/2); True by default in ChatGLM,
-        /// DeepSeek, ERNIE 4.5 and Helium.
+        /// DeepSeek, ERNIE 4.5 and Helium. Latent attention reads `latent_rotation` instead.
         layer.rotary_interleaved "rotary_interleaved": bool = Numbers.derived().of(LLAMA).example("True"),
         /// Factor of the embedded tokens, in `compute_dtype`; 1 by default.
         factors.embedding "embedding_multiplier": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
@@ -267,6 +273,11 @@ impl Words for Element {
 impl Words for QkNorm {
     const WORDS: &'static [(&'static str, Self)] =
         &[("heads", Self::Heads), ("all_heads", Self::AllHeads), ("rotated_heads", Self::RotatedHeads)];
+}
+
+impl Words for LatentRotation {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("neighbours", Self::Neighbours), ("halves", Self::Halves)];
 }
 
 impl Words for Norm {

@@ -39,12 +39,20 @@ const QWEN3: Shape = Shape {
 };
 /// Values are narrower than keys, and the scale is not 1 / √head_dim.
 const LATENT: LatentAttention =
-    LatentAttention { q_rank: Some(5), kv_rank: 3, nope_dim: 4, value_dim: 3, scale: 0.6 };
+    LatentAttention { q_rank: Some(5), kv_rank: 3, nope_dim: 4, value_dim: 3, scale: 0.6, norm_eps: 0.02 };
 const DEEPSEEK: Shape = Shape {
     num_kv_heads: 4,
     rope: Rope { head_dim: 2, rotary_dim: 2, theta: 50.0, interleaved: true, scaling: Scaling::None },
     latent: Some(LATENT),
     ..LLAMA
+};
+const MINICPM3: Shape = Shape {
+    head_dim: 8,
+    rope: Rope { head_dim: 4, rotary_dim: 4, interleaved: false, ..DEEPSEEK.rope },
+    latent: Some(LatentAttention { q_rank: None, ..LATENT }),
+    window: Some(2),
+    factors: FACTORS,
+    ..DEEPSEEK
 };
 /// Positions go up to 11.
 const GPT2: Shape = Shape {
@@ -241,7 +249,7 @@ fn every_gradient_is_the_finite_difference() {
         PANGU,
         OPT,
         DEEPSEEK,
-        Shape { latent: Some(LatentAttention { q_rank: None, ..LATENT }), window: Some(2), ..DEEPSEEK },
+        MINICPM3,
         Shape { window: Some(2), ..LLAMA },
         CAPPED,
         mixed(),
