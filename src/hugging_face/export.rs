@@ -278,6 +278,12 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             json!({ "pad_token_id": null, "original_max_position_embeddings": original })
         }
         "ernie4_5" => json!({ "use_bias": model.qkv_bias }),
+        // None of the last two is none.
+        "minicpm3" => json!({
+            "scale_emb": model.factors.embedding.unwrap_or(1.0),
+            "scale_depth": model.factors.residual.map(|factor| factor * (model.num_layers as f64).sqrt()),
+            "dim_model_base": model.factors.logits_divisor.map(|divisor| base_width(model, divisor).round() as u64),
+        }),
         // The class has no word for its gate, and needs a window, whether or not a layer has it.
         "gpt_oss" => json!({ "hidden_act": "silu", "sliding_window": window.unwrap_or(model.max_positions) }),
         // Without these the window would start in a later layer.
@@ -398,6 +404,7 @@ fn rotations_by_kind(model: &ModelConfig) -> Value {
 fn latent_keys(model: &ModelConfig, latent: &LatentAttention) -> Map<String, Value> {
     let mut keys = keys_of_class("latent", model);
     keys.extend(entries(json!({
+        "rope_interleave": model.layer.rotary_interleaved,
         // The frequencies are those of a head of this width, all of which rotates.
         "head_dim": latent.rope_dim,
         "partial_rotary_factor": 1.0,
@@ -449,6 +456,11 @@ fn rotary_factor(model: &ModelConfig) -> f64 {
     let (dim, whole) = (model.layer.rotary_dim as f64, model.layer.head_dim as f64);
     let share = dim / whole;
     if share * whole < dim { share.next_up() } else { share }
+}
+
+/// The width of which the model is a multiple, as MiniCPM's files say what the logits are divided by.
+fn base_width(model: &ModelConfig, divisor: f64) -> f64 {
+    model.hidden_size as f64 / divisor
 }
 
 /// The entry `rope_scaling`, null if there is none, for `queries` that may grow with their position.

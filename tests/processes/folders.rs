@@ -18,7 +18,7 @@ const FAMILIES: [&str; 37] = [
     "cwm",
     "smollm3",
     "ministral3",
-    "granite",
+    "minicpm3",
     "granitemoeshared",
     "hyperclovax",
     "gemma",

@@ -34,7 +34,7 @@ FAMILIES = {
     "cwm": ("cwm", {"sliding_window": 7, "rope_parameters": shapes.LLAMA3}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 7, **shapes.ROPE}),
     "ministral3": ("ministral3", {"rope_parameters": shapes.GROWING}),
-    "granite": ("granite", shapes.GRANITE | {"attention_bias": True, **shapes.ROPE}),
+    "minicpm3": ("minicpm3", shapes.MINICPM3 | {"num_key_value_heads": 4}),
     "granitemoeshared": ("granitemoeshared", shapes.GRANITE | {"shared_intermediate_size": 12, **shapes.ROPE}),
     "hyperclovax": ("hyperclovax", shapes.GRANITE | {"logits_scaling": 0.25, **shapes.ROPE}),
     "gemma": ("gemma", shapes.ROPE),

@@ -64,7 +64,8 @@ CASES = {
 
 # The model_type of a folder, its keys, and the adapters.
 FOLDERS = {
-    "phi3": ("phi3", shapes.ROPE, "lora_rank: 4, target_modules: 'qkv_proj|o_proj|gate_up_proj|down_proj'"),
+    # Rotations by the length of texts, and clipped projections.
+    "phi3": ("phi3", {"rope_parameters": shapes.LONGROPE, "original_max_position_embeddings": 32, "head_dim": 16}, "lora_rank: 4, target_modules: 'qkv_proj|o_proj|gate_up_proj|down_proj'"),
     "ernie4_5": ("ernie4_5", shapes.ROPE, "lora_rank: 3, lora_alpha: 6, target_modules: '.*wq|.*wk|.*w1'"),
     # Layers that differ in window and rotation, and queries that grow with their position.
     "smollm3": (
@@ -111,7 +112,7 @@ FOLDERS = {
     # Frozen numbers of an activation beside adapters.
     "apertus": ("apertus", shapes.ROPE, "lora_rank: 3, target_modules: '.*_proj'"),
     "jais2": ("jais2", shapes.ROPE, "lora_rank: 2, target_modules: '.*_proj'"),
-    "olmo": ("olmo", shapes.ROPE, "lora_rank: 3, target_modules: '.*_proj'"),
+    "olmo": ("olmo", {"clip_qkv": 0.5, **shapes.ROPE}, "lora_rank: 3, target_modules: '.*_proj'"),
     "falcon": (
         "falcon",
         {"new_decoder_architecture": True, "num_kv_heads": 2, **shapes.ROPE},
@@ -122,6 +123,8 @@ FOLDERS = {
     "nanochat": ("nanochat", {"final_logit_softcapping": 2.0, **shapes.ROPE}, "lora_rank: 3, target_modules: 'q_proj|k_proj|o_proj|fc1|fc2'"),
     "mpt": ("mpt", shapes.MPT, "lora_rank: 2, target_modules: 'Wqkv|out_proj|up_proj|down_proj'"),
     "opt": ("opt", {}, "lora_rank: 3, target_modules: 'q_proj|v_proj|out_proj|fc1|fc2'"),
+    # Products to latent vectors, beside those from them, which have no adapters here.
+    "minicpm3": ("minicpm3", shapes.MINICPM3 | {"q_lora_rank": None}, "lora_rank: 3, target_modules: 'q_proj|kv_a_proj_with_mqa|o_proj|gate_proj'"),
     # Frozen sinks beside adapters of attention, and frozen experts.
     "gpt_oss": ("gpt_oss", {"sliding_window": 7, **shapes.ROPE}, "lora_rank: 3, target_modules: 'q_proj|k_proj|v_proj|o_proj'"),
     # The projections of linear attention, which files of Qwen3-Next hold key head by key head, and queries beside gates.

@@ -62,6 +62,7 @@ GROWING = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 700.0, "factor": 2.0}
 LATENT = {"rms_norm_eps": 1e-6, "num_key_value_heads": 4, **ROPE}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 700.0, "short_factor": [1.1] * 8, "long_factor": [2.0] * 8, "original_max_position_embeddings": 32}
+MINICPM3 = {"num_key_value_heads": 4, "scale_emb": 3.0, "scale_depth": 0.9, "dim_model_base": 24, **ROPE}
 SLIDING, FULL = "sliding_attention", "full_attention"
 MROPE = {"rope_parameters": ROPE["rope_parameters"] | {"mrope_section": [2, 3, 3]}, "head_dim": None}
 TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -194,8 +195,9 @@ SHAPES = {
     "deepseek_v2 without groups": ("deepseek_v2", LATENT | {"topk_method": "greedy", "q_lora_rank": None, "norm_topk_prob": False}, "equal"),
     "deepseek_v3": ("deepseek_v3", LATENT, "equal"),
     "deepseek_v3, yarn": ("deepseek_v3", LATENT | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}}, "equal"),
-    "deepseek_v3 with halves": ("deepseek_v3", LATENT | {"rope_interleave": False}, "refused"),
-    "deepseek_v3 of another eps": ("deepseek_v3", LATENT | {"rms_norm_eps": 3e-2}, "refused"),
+    "deepseek_v3 with halves": ("deepseek_v3", LATENT | {"rope_interleave": False}, "equal"),
+    "deepseek_v3 of another eps": ("deepseek_v3", LATENT | {"rms_norm_eps": 3e-2}, "equal"),
+    "deepseek_v2 with halves": ("deepseek_v2", LATENT | {"topk_method": "greedy", "norm_topk_prob": False, "rope_interleave": False}, "refused"),
     "youtu": ("youtu", LATENT, "equal"),
     "dots1": ("dots1", {"sliding_window": None, **ROPE}, "equal"),
     "seed_oss": ("seed_oss", ROPE, "equal"),
@@ -287,7 +289,13 @@ SHAPES = {
         "equal",
     ),
     "falcon with alibi": ("falcon", {"alibi": True}, "refused"),
-    "minicpm3": ("minicpm3", LATENT, "refused"),
+    "minicpm3": ("minicpm3", MINICPM3 | {"tie_word_embeddings": False}, "equal"),
+    "minicpm3 with queries of no rank": (
+        "minicpm3",
+        MINICPM3 | {"q_lora_rank": None, "mlp_bias": True, "rope_parameters": LONGROPE | {"short_factor": [1.1] * 4, "long_factor": [1.0, 1.2, 2.0, 4.0], "factor": 2.0}},
+        "equal",
+    ),
+    "minicpm3 without factors": ("minicpm3", MINICPM3 | {"scale_emb": 1, "scale_depth": None, "dim_model_base": None, "rope_parameters": YARN}, "equal"),
     "gpt2": ("gpt2", {}, "equal"),
     "gpt2 of a plain width": ("gpt2", {"n_inner": None, "activation_function": "gelu"}, "equal"),
     "gpt2 scaled by layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "refused"),

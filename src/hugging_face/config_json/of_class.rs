@@ -1,5 +1,6 @@
 //! Facts that follow from several keys of one class, or from a key that has another form in it.
 
+use super::NOTE;
 use super::classes::{self, Fact, Facts, Reading};
 use super::theirs::{Layers, is_rotary};
 use serde_json::{Value, json};
@@ -7,10 +8,14 @@ use serde_json::{Value, json};
 /// The switch for experts beside dense networks.
 pub(super) const BESIDE: &str = "enable_moe_block";
 
+/// The word for latent attention whose heads rotate in halves.
+pub(super) const HALVES: &str = "halves";
+
 /// Sets the facts that follow from several keys of one class.
 pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
     let heads = facts.get("num_heads").map(|heads| heads.value.clone()).unwrap_or_default();
     let half = facts.get("head_dim").and_then(|width| width.value.as_u64()).unwrap_or(0) / 2;
+    let [layers, width] = ["num_layers", "hidden_size"].map(|size| facts.get(size)?.value.as_f64());
     let mut insert = |fact, key: &str, value| facts.insert(fact, Fact { key: key.to_string(), value });
     let is_new_falcon = reading.is_on("new_decoder_architecture");
     // GPTBigCode and the first Falcons: a switch instead of a number.
@@ -75,6 +80,28 @@ pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
             reading.decided("norm_type").1.as_str().is_some_and(|kind| kind.ends_with("layernorm"));
         let kind = if is_layer_norm { Value::Null } else { reading.decided("norm_type").1 };
         insert("norm_type", "norm_type", kind);
+    }
+    // DeepSeek-V3: a switch, which the class of DeepSeek-V2 passes over.
+    if reading.reads("rope_interleave") {
+        let value = match (reading.is_on("rope_interleave"), reading.class.name.as_str()) {
+            (true, _) => Value::Null,
+            (false, "deepseek_v2") if !reading.written.contains_key(NOTE) => {
+                "False, which is passed over by transformers".into()
+            }
+            (false, _) => HALVES.into(),
+        };
+        insert("latent_rotation", "rope_interleave", value);
+    }
+    // MiniCPM 3: factors by the numbers of layers and of columns; a null is no factor. Heads share the columns.
+    if reading.reads("scale_depth") {
+        let other_than_one = |factor: Option<f64>| Value::from(factor.filter(|factor| *factor != 1.0));
+        let residual = reading.number("scale_depth").zip(layers).map(|(depth, layers)| depth / layers.sqrt());
+        let divisor = reading.number("dim_model_base").zip(width).map(|(base, width)| width / base);
+        insert("residual_multiplier", "scale_depth", other_than_one(residual));
+        insert("logits_scaling", "dim_model_base", other_than_one(divisor));
+        if let (None, Some(width), Some(heads)) = (reading.number("v_head_dim"), width, heads.as_f64()) {
+            insert("v_head_dim", "v_head_dim", json!((width / heads) as u64));
+        }
     }
     // OPT: the embedding may be of another width.
     if reading.reads("word_embed_proj_dim") {

@@ -1,6 +1,7 @@
 //! What a run computes, in the words of [`Facts`](super::classes::Facts).
 
 use super::classes::{CONVOLUTION, LINEAR, always_here};
+use super::of_class::HALVES;
 use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{
@@ -89,9 +90,8 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("qk_nope_head_dim", latent.map(|sizes| sizes.nope_dim).into()),
         ("qk_rope_head_dim", latent.map(|sizes| sizes.rope_dim).into()),
         ("v_head_dim", latent.map(|sizes| sizes.value_dim).into()),
-        // Files of latent attention have pairs of neighbours, which rotate as they are.
-        ("rope_interleave", latent.is_some().into()),
-        ("latent_norm_eps", latent.map(|_| model.norm_eps).into()),
+        ("latent_rotation", latent.filter(|_| !model.layer.rotary_interleaved).map(|_| HALVES).into()),
+        ("latent_norm_eps", latent.map(|_| model.latent_norm_eps.unwrap_or(model.norm_eps)).into()),
     ]);
     facts.extend(always_here().iter().map(|(fact, value)| (fact.as_str(), value.clone())));
     facts.extend(model.mixture.iter().flat_map(mixture));
@@ -133,8 +133,7 @@ fn sliding_theta(model: &ModelConfig) -> Option<f64> {
 
 /// Whether a key of ours says `fact`.
 pub(super) fn is_free(fact: &str) -> bool {
-    const NO_KEYS: [&str; 2] = ["rope_interleave", "latent_norm_eps"];
-    !NO_KEYS.contains(&fact) && !always_here().contains_key(fact)
+    !always_here().contains_key(fact)
 }
 
 /// Whether a value of `fact` can be written: sentences and lists stand for things that no key says.

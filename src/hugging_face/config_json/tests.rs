@@ -61,7 +61,6 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
         }
         // Of the things that none of our keys changes, values that are computed here, unlike the defaults.
         match class.name.as_str() {
-            "glm4_moe_lite" => config["rms_norm_eps"] = 1e-6.into(),
             // Of heads 4 wide a quarter is odd.
             "stablelm" => config["partial_rotary_factor"] = 0.5.into(),
             "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => {

@@ -8,7 +8,8 @@
 //! | is a GPTBigCode | `GPTBigCodeForCausalLM` | no window, no experts |
 //! | is a Baichuan | `BaichuanForCausalLM`, whose code is published with its weights and not in `transformers` | no window, and a plain head: the published code divides by the length without an epsilon |
 //! | is a PanGu-α | `GPTPanguForCausalLM`, the same | no window, no experts |
-//! | has latent attention | `DeepseekV2ForCausalLM` with softmax scores, else `DeepseekV3ForCausalLM`, also where all layers are dense | `rms_norm_eps` is 1e-6, no window; a shared expert as under GLM; of V2: gates that are not normalised, no selection bias, groups scored by their best expert; of V3: groups scored by their best two |
+//! | has latent attention | `DeepseekV2ForCausalLM` with softmax scores, else `DeepseekV3ForCausalLM`, also where all layers are dense | an epsilon of 1e-6 in the norms of latent vectors, no window; a shared expert as under GLM; of V2: rotation in pairs, gates that are not normalised, no selection bias, groups scored by their best expert; of V3: groups scored by their best two |
+//! | is dense and has latent attention that rotates in halves | `MiniCPM3ForCausalLM`, also with factors but that of the scores, and with biases in the feed-forward layers | an epsilon of 1e-6 in the norms of latent vectors, `num_heads` divides `hidden_size`, no window |
 //! | is a GLM | `GlmForCausalLM` | no window |
 //! | is a Phi-3 | `Phi3ForCausalLM` | no biases, and no scaling of the rotation but LongRoPE |
 //! | is an ERNIE 4.5 | `Ernie4_5ForCausalLM` | biases in all layers or in none, no window, whole heads rotate |
@@ -57,7 +58,7 @@
 //! have a bias of attention's output projection only together with those of q, k and v. Llama has biases of the
 //! feed-forward layer only if all its projections have one.
 
-use super::{hugging_face_scaling, query_scalar};
+use super::{base_width, hugging_face_scaling, query_scalar};
 use crate::hugging_face::config_json::classes::{Class, named, of_type};
 use crate::hugging_face::config_json::{Windows, facts, has_wide_readers, type_of};
 use crate::model::config::{
@@ -95,6 +96,7 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
     }
     named(match &model.mixture {
         Some(mixture) if model.latent.is_some() && mixture.route.score == Score::Softmax => "deepseek_v2",
+        None if model.latent.is_some() && !model.layer.rotary_interleaved => "minicpm3",
         _ if model.latent.is_some() => "deepseek_v3",
         None => nearest_dense(model),
         Some(mixture) => nearest_mixture(model, mixture),
@@ -158,7 +160,7 @@ fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str
 /// The features that `model` has and `class` does not.
 pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let name = class.name.as_str();
-    let is_latent = matches!(name, "deepseek_v2" | "deepseek_v3");
+    let is_latent = matches!(name, "deepseek_v2" | "deepseek_v3" | "minicpm3");
     let is_granite = matches!(name, "granite" | "granitemoe" | "granitemoeshared" | "hyperclovax");
     let is_cohere = matches!(name, "cohere" | "cohere2");
     let has_no_qk_norm = matches!(
@@ -179,7 +181,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let is_gemma4 = name == "gemma4_text";
     let has_linear = matches!(name, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text");
-    let is_mpt = name == "mpt";
+    let (is_mpt, is_minicpm3) = (name == "mpt", name == "minicpm3");
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.layer.intermediate_size != 4 * model.hidden_size;
     let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu" | "opt");
@@ -216,9 +218,18 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             "QK-norm",
         ),
         (
-            !is_granite && !is_gemma && !is_gemma4 && !is_cohere && !is_mpt && has_factors(model),
+            !is_granite
+                && !is_gemma
+                && !is_gemma4
+                && !is_cohere
+                && !is_mpt
+                && !is_minicpm3
+                && has_factors(model),
             "factors of activations",
         ),
+        (is_minicpm3 && model.factors.scores.is_some(), "factor of the scores"),
+        (is_minicpm3 && !has_whole_base(model), "divisor of the logits but hidden_size over a whole number"),
+        (name == "deepseek_v2" && !model.layer.rotary_interleaved, "rotation in halves"),
         (
             is_cohere && Factors { logits_divisor: None, ..model.factors } != Factors::default(),
             "factors of activations but that of the logits",
@@ -363,10 +374,12 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
                 && !model.qk_norm,
             "attention without QK-norm",
         ),
-        // The class's norms of latent vectors do not read `rms_norm_eps`.
-        (is_latent && model.norm_eps != 1e-6, "rms_norm_eps other than 1e-6 in the norms of latent vectors"),
         (
-            matches!(name, "deepseek_v2" | "cwm" | "gemma2" | "gemma3_text" | "hyperclovax")
+            is_latent && model.latent_norm_eps.unwrap_or(model.norm_eps) != 1e-6,
+            "epsilon other than 1e-6 in the norms of latent vectors",
+        ),
+        (
+            matches!(name, "deepseek_v2" | "minicpm3" | "cwm" | "gemma2" | "gemma3_text" | "hyperclovax")
                 && !splits_evenly,
             "hidden_size that num_heads does not divide",
         ),
@@ -387,7 +400,7 @@ fn lacks_of_biases(class: &str, model: &ModelConfig) -> [(bool, &'static str); 4
             [model.qkv_bias, false]
         }
         "granitemoe" | "granitemoeshared" | "nanochat" | "apertus" | "phimoe" => [model.qkv_bias, false],
-        "cwm" => [false, all_of_mlp],
+        "cwm" | "minicpm3" => [false, all_of_mlp],
         "qwen3" | "gemma" | "gemma2" | "gemma3_text" | "gemma4_text" | "cohere" | "cohere2"
         | "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text" => [model.qkv_bias, false],
         "helium" | "gptj" => [false, all_of_mlp],
@@ -588,6 +601,13 @@ fn has_factors_of_gemma(class: &str, model: &ModelConfig) -> bool {
 fn has_whole_scalar(model: &ModelConfig) -> bool {
     let scalar = query_scalar(model);
     (scalar / scalar.round() - 1.0).abs() < 1e-6
+}
+
+fn has_whole_base(model: &ModelConfig) -> bool {
+    model.factors.logits_divisor.is_none_or(|divisor| {
+        let base = base_width(model, divisor);
+        base >= 0.5 && (base / base.round() - 1.0).abs() < 1e-6
+    })
 }
 
 fn has_growing_queries(model: &ModelConfig) -> bool {

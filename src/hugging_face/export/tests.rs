@@ -332,7 +332,7 @@ fn latent_attention_is_of_deepseek() {
     };
     expect(&base, "DeepseekV3ForCausalLM", &[]);
     expect(&windowed(base.clone(), Some(3)), "DeepseekV3ForCausalLM", &["sliding window"]);
-    let eps = "rms_norm_eps other than 1e-6 in the norms of latent vectors";
+    let eps = "epsilon other than 1e-6 in the norms of latent vectors";
     expect(&ModelConfig { norm_eps: 1e-5, ..base.clone() }, "DeepseekV3ForCausalLM", &[eps]);
     let config = hugging_face_config(&base);
     assert_eq!(
@@ -343,4 +343,16 @@ fn latent_attention_is_of_deepseek() {
     assert_eq!((&config["rope_interleave"], &config["first_k_dense_replace"]), (&json!(true), &json!(3)));
     let direct = LatentAttention { q_rank: None, ..latent }.within(base);
     assert_eq!(hugging_face_config(&direct)["q_lora_rank"], serde_json::Value::Null);
+    let halves = direct.with_layers(|layer| layer.rotary_interleaved = false);
+    expect(&halves, "MiniCPM3ForCausalLM", &[]);
+    let factors =
+        Factors { embedding: Some(3.0), residual: Some(0.5), scores: None, logits_divisor: Some(4.0) };
+    let halves = ModelConfig { norm_eps: 3e-2, latent_norm_eps: Some(1e-6), factors, ..halves };
+    expect(&halves, "MiniCPM3ForCausalLM", &[]);
+    let config = hugging_face_config(&halves);
+    let (depth, base) = (0.5 * (halves.num_layers as f64).sqrt(), halves.hidden_size as f64 / 4.0);
+    assert_eq!(
+        ["scale_emb", "scale_depth", "dim_model_base"].map(|key| config[key].as_f64()),
+        [3.0, depth, base].map(Some)
+    );
 }

@@ -361,6 +361,13 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     let direct = LatentAttention { q_rank: None, ..latent };
     let of_latent = |sizes: LatentAttention| sizes.within(ModelConfig { norm_eps: 1e-6, ..llama() });
     models.extend([of_latent(latent), of_latent(direct), latent.within(llama())]);
+    let halves = |model: ModelConfig| model.with_layers(|layer| layer.rotary_interleaved = false);
+    let own_eps = |model| ModelConfig { norm_eps: 3e-2, latent_norm_eps: Some(1e-6), ..model };
+    models.extend([halves(of_latent(latent)), own_eps(of_latent(direct))]);
+    let of_all = |factors| ModelConfig { factors, ..own_eps(halves(of_latent(direct))) };
+    let factors =
+        Factors { embedding: Some(12.0), residual: Some(0.25), scores: None, logits_divisor: Some(8.0) };
+    models.extend([Some(0.5), None].map(|scores| of_all(Factors { scores, ..factors })));
     let heads = LinearAttention { heads: 4, key_heads: 2, key_dim: 8, value_dim: 12, conv_width: 3 };
     let gated =
         |model| ModelConfig { attention_gate: true, zero_centered_norms: true, qk_norm: true, ..model };
@@ -428,7 +435,8 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         models.push(ModelConfig { mixture: mixture.clone(), ..llama() });
         models.push(ModelConfig { mixture: mixture.clone(), qk_norm: true, ..llama() });
         models.push(window(ModelConfig { mixture: mixture.clone(), qk_norm: true, ..llama() }));
-        models.push(ModelConfig { mixture, ..of_latent(latent) });
+        models.push(ModelConfig { mixture: mixture.clone(), ..of_latent(latent) });
+        models.push(ModelConfig { mixture, ..halves(of_latent(latent)) });
     }
     models
 }
