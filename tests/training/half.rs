@@ -26,7 +26,8 @@ fn follow(number: usize, steps: u64, setup: impl Fn() -> Setup) {
 
 #[test]
 fn llama_follows_in_16_bits() {
-    follow(0, 6, || Setup::new("llama", "sliding_window: 7"));
+    let scaling = "rope_scaling: {rope_type: dynamic, factor: 8, original_max_position_embeddings: 2}";
+    follow(0, 6, || Setup::new("llama", &format!("sliding_window: 7, {scaling}")));
 }
 
 #[test]
@@ -43,7 +44,9 @@ fn soft_caps_follow_in_16_bits() {
 #[test]
 fn every_option_of_llama_follows_in_16_bits() {
     let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True, \
-                 rotary_interleaved: True, partial_rotary_factor: 0.5, intermediate_size: 37";
+                 rotary_interleaved: True, partial_rotary_factor: 0.5, intermediate_size: 37, \
+                 rope_scaling: {rope_type: longrope, original_max_position_embeddings: 16, short_factor: [1, 1, 1], \
+                 long_factor: [1.5, 2, 4], attention_factor: 1.25}";
     follow(1, 6, || Setup::new("qwen", model));
 }
 

@@ -59,6 +59,13 @@ pub fn beside_dense() -> Setup {
     small(Setup::beside_dense("beside", ""))
 }
 
+/// A rotation by the length of texts, which windows exceed, and clipped projections.
+pub const BY_LENGTH: [&str; 2] = [
+    "--model.model_config.clip_qkv=0.75",
+    "--model.model_config.rope_scaling={rope_type: longrope, original_max_position_embeddings: 8, \
+     short_factor: [1, 1, 1, 1, 1, 1], long_factor: [1, 1.5, 2, 3, 4, 5]}",
+];
+
 /// With micro-batches of one window.
 pub fn small(setup: Setup) -> Setup {
     setup.with(&["--runner_config.batch_size=1"])
@@ -202,7 +209,7 @@ fn kinds_of_models_on_ranks_train_as_on_one() {
     let groups = "--grouped_lr_schedule={default: {type: CosineWithWarmUpLR, learning_rate: 3.e-3, warmup_steps: 3}, \
                   grouped: [{params: [norm], type: constant_with_warmup, learning_rate: 5.e-3, weight_decay: 0.5}]}";
     let rows: [(Model, &[&str], Keys); 6] = [
-        (|| small(Setup::new("tied", "tie_word_embeddings: True")), &[], WEIGHTS),
+        (|| small(Setup::new("tied", "tie_word_embeddings: True")), &BY_LENGTH, WEIGHTS),
         (|| small(Setup::gpt2("gpt2", "")), &[SGD], ZERO_2),
         (|| small(Setup::typed("BloomConfig", "bloom", "")), &[SGD], ZERO_1),
         (|| small(latent("latent", RANKS)), &[], WEIGHTS),

@@ -4,7 +4,7 @@
 //! Sums over micro-batches have another order, since a stage takes its backward halves in turns with forward ones; and
 //! what both ends of a pipeline hold is summed there first.
 
-use super::against_one::{ROUNDED, layers, small};
+use super::against_one::{BY_LENGTH, ROUNDED, layers, small};
 use super::layouts::{STAGES, gpt2, llama, mixture};
 use super::spread::{
     GRADIENTS, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS, VOCABULARY, WEIGHTS, ZERO_1, ZERO_2,
@@ -36,7 +36,7 @@ fn pipelines_share_an_optimizer_as_ranks_do() {
 fn any_stages_train_as_one_rank() {
     let offset = &["--model.model_config.offset=[[-1, 0], [0, 1]]"];
     train_as_one(llama, &[Spread { keys: offset, ..INTERLEAVED }], &CLOSE);
-    train_as_one(llama, &[STAGES], &Variation { micro_batches: 7, ..CLOSE });
+    train_as_one(llama, &[STAGES], &Variation { micro_batches: 7, keys: &BY_LENGTH, ..CLOSE });
     let four_layers = || layers().with(&["--model.model_config.num_layers=4"]);
     train_as_one(four_layers, &[INTERLEAVED], &CLOSE);
     let linear = || small(Setup::of_linear_attention("linear attention", ""));

@@ -3,7 +3,7 @@
 //!
 //! Models whose keys have a bias train by SGD.
 
-use super::against_one::{BF16, ROUNDED, SGD, dense, dropless, gpt_oss, layers, small};
+use super::against_one::{BF16, BY_LENGTH, ROUNDED, SGD, dense, dropless, gpt_oss, layers, small};
 use super::layouts::{SEQUENCE, TENSOR};
 use super::spread::{DATA, OPTIMIZER, Spread, TOKENS, VOCABULARY, WEIGHTS, ZERO_1, ZERO_2};
 use super::trial::{Model, PARTS_IN_BF16, PLAIN, ROUNDED_PARTS, Variation, on_one, train_as_one};
@@ -37,7 +37,8 @@ fn layers_that_differ() {
 }
 
 /// Factors of what each rank adds to, looks up and multiplies by; biases are added by the first rank, but for that of
-/// the head, of which each has its own part.
+/// the head, of which each has its own part. Beside them rotations by length and clipped projections, of which each has
+/// the heads that are its own.
 #[test]
 fn factors() {
     let keys = [
@@ -49,7 +50,7 @@ fn factors() {
     ];
     let keys = keys.map(|key| format!("--model.model_config.{key}"));
     let biases = ["--model.model_config.attn_proj_has_bias=True", SGD];
-    let keys: Vec<&str> = keys.iter().map(String::as_str).chain(biases).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).chain(biases).chain(BY_LENGTH).collect();
     train_as_one(dense, &[TENSOR, ALL], &Variation { keys: &keys, ..ONCE });
 }
 
