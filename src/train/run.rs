@@ -193,7 +193,7 @@ fn load_config(file: &Path, overrides: &[String], ranks: &Ranks) -> Result<RunCo
 fn load_data(plan: &RunPlan) -> Result<LoadedData> {
     let data = plan.load_data()?;
     if let Some(sample) = &plan.settings.sample {
-        check_sample(sample, plan.has_text(), &data.codec, plan.model.vocab_size)?;
+        check_sample(sample, plan.has_text(), &data.codec, &plan.model)?;
     }
     Ok(data)
 }

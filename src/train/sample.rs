@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::infer::inference_model::PlannedModel;
 use crate::infer::on_device::SavedModel;
 use crate::infer::{GenerationSettings, Generator, Sampling, prompt_tokens};
+use crate::model::config::ModelConfig;
 use crate::perf::forecast::Forecast;
 use crate::perf::memory_budget::Beside;
 use crate::settings::{RunPlan, Sample};
@@ -81,8 +82,14 @@ fn go_on(_: usize, _: u32) -> ControlFlow<()> {
 /// tokenizer is named.
 ///
 /// # Errors
-/// There is no tokenizer, or the prompt cannot be encoded for a vocabulary of `vocab_size`.
-pub(super) fn check_sample(config: &Sample, has_text: bool, codec: &Codec, vocab_size: usize) -> Result<()> {
+/// There is no tokenizer, or the prompt cannot be encoded for the vocabulary; texts of the run rotate otherwise than
+/// those that can be generated.
+pub(super) fn check_sample(
+    config: &Sample,
+    has_text: bool,
+    codec: &Codec,
+    model: &ModelConfig,
+) -> Result<()> {
     if !has_text {
         return Err(Error::Plan(
             "sample: the data are token files, and no tokenizer says what the tokens mean; name it in \
@@ -90,5 +97,40 @@ pub(super) fn check_sample(config: &Sample, has_text: bool, codec: &Codec, vocab
                 .into(),
         ));
     }
-    prompt_tokens(codec, &config.prompt, vocab_size).map(drop)
+    let (length, longest) = (model.seq_length, model.longest_text());
+    if longest < length {
+        let message = format!(
+            "sample: only texts of up to {longest} tokens are generated, since longer ones rotate otherwise from their \
+             first token on (rope_scaling), as the run's windows of {length} tokens do; remove `sample`, and write texts \
+             by `gristmill generate`"
+        );
+        return Err(Error::Plan(message));
+    }
+    prompt_tokens(codec, &config.prompt, model.vocab_size).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::config::{RopeScaling, Sizes};
+
+    #[test]
+    fn texts_that_rotate_otherwise_than_the_run_s_are_refused() {
+        let scaling = RopeScaling::Dynamic { factor: 2.0, original: 16.0, length: 16.0 };
+        let model = ModelConfig::llama(Sizes {
+            vocab_size: 256,
+            hidden_size: 16,
+            num_layers: 1,
+            num_heads: 2,
+            intermediate_size: 16,
+            seq_length: 32,
+        });
+        let model = model.with_layers(|layer| layer.rope_scaling = scaling);
+        let config = Sample { prompt: "fn".to_string(), tokens: 4, temperature: 0.0, seed: None };
+        let check =
+            |length| check_sample(&config, true, &Codec::Bytes { eod: 0 }, &model.for_texts_of(length));
+        assert!(check(16).is_ok());
+        let message = check(17).unwrap_err().to_string();
+        assert!(message.contains("sample: only texts of up to 16 tokens are generated"), "{message}");
+    }
 }
