@@ -37,7 +37,7 @@ use gristmill::ops::swiglu::Gate;
 use gristmill::ops::xielu::{self, Xielu};
 use gristmill::ops::{
     adamw, add, cast, causal_conv, decode, embedding, fingerprint, l2_norm, largest, layer_norm, max_logit,
-    muon, rms_norm, rope, sgd, squares, swiglu,
+    muon, qk_layer_norm, rms_norm, rope, sgd, squares, swiglu,
 };
 use row::{D, F, N, Work, gpu, row, tier};
 
@@ -185,6 +185,16 @@ fn elementwise(c: &mut Criterion) {
         layer_norm::layer_norm_backward(&mut row.rec, &saved, LayerNorm::new(1e-5), dy, dx, false);
         add::add(&mut row.rec, dx, sum, 1.0, true);
         bytes(4.0, D)
+    });
+    // Heads 32 wide of q and k, and v, which is copied.
+    row(c, &gpu, "qk_layer_norm", |row| {
+        let layout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 32, value_dim: 32 };
+        let [x, y] = [0; 2].map(|_| row.tensor(N, layout.cols(), F32));
+        let [weights, biases] = [0; 2].map(|_| [0; 2].map(|_| row.tensor(1, 32, F32)));
+        let [mean, rstd] = [0; 2].map(|_| row.tensor(N, 6, F32));
+        let saved = qk_layer_norm::QkLayerNormSaved { x, weights, mean, rstd };
+        qk_layer_norm::qk_layer_norm(&mut row.rec, &saved, Some(biases), y, &layout, LayerNorm::new(1e-5));
+        bytes(2.0, layout.cols())
     });
     row(c, &gpu, "layer_norm backward of weight and bias", |row| {
         let saved = layer_norm_saved(row);

@@ -100,7 +100,7 @@ impl SelfAttention<Parameter> {
         qkv: Var,
     ) -> (Var, Option<(Rope, Tensor)>) {
         let rope = ctx.rope(layer);
-        let Some(HeadNorms { q, k }) = &self.qk_norm else { return (qkv, rope) };
+        let Some(HeadNorms { q, k, biases }) = &self.qk_norm else { return (qkv, rope) };
         let ((layout, values), norm) = (ctx.config.own_heads(ctx.config.layer(layer)), ctx.rms_norm());
         let one_by_one = |tape: &mut Tape<'_, 'p>, qkv| {
             tape.scope("qk_norm", |tape| tape.qk_norm(qkv, (q, k.as_ref()), values, layout, norm))
@@ -110,6 +110,12 @@ impl SelfAttention<Parameter> {
             QkNorm::AllHeads => {
                 let Some(k) = k else { panic!("queries that are normalised together with no keys") };
                 (tape.scope("qk_norm", |tape| tape.joint_qk_norm(qkv, [q, k], layout, norm)), rope)
+            }
+            QkNorm::LayerNorm | QkNorm::LayerNormByHead => {
+                let Some(k) = k else { panic!("queries that are normalised by LayerNorm beside no keys") };
+                let (biases, norm) = (biases.as_ref().map(|biases| biases.each_ref()), ctx.layer_norm());
+                let normed = |tape: &mut Tape<'_, 'p>| tape.qk_layer_norm(qkv, [q, k], biases, layout, norm);
+                (tape.scope("qk_norm", normed), rope)
             }
             QkNorm::RotatedHeads => {
                 let qkv = rotated(tape, ctx, layer, qkv, rope);

@@ -97,7 +97,7 @@ pub struct ModelConfig {
     pub attention_gate: bool,
     /// Whether the head has a bias, as in GPT-J.
     pub head_bias: bool,
-    /// Whether q and k are normalised (RMSNorm).
+    /// Whether q and k are normalised.
     pub qk_norm: bool,
     /// How they are.
     pub qk_norm_kind: QkNorm,
@@ -433,6 +433,13 @@ pub enum Family {
     Lfm2,
 }
 
+impl QkNorm {
+    /// Whether it is a LayerNorm.
+    pub fn is_layer_norm(self) -> bool {
+        matches!(self, Self::LayerNorm | Self::LayerNormByHead)
+    }
+}
+
 impl Family {
     /// Whether the family's files hold heads in the order of interleaved pairs, which is the order in which they
     /// rotate.
@@ -493,6 +500,10 @@ pub enum QkNorm {
     AllHeads,
     /// Head by head, after the rotation, as in Hunyuan.
     RotatedHeads,
+    /// Head by head by LayerNorm, before the rotation, with a weight and a bias that all heads share, as in Phi.
+    LayerNorm,
+    /// The same with a weight of each head and no bias, as in StableLM 2 of 12B and Command R+.
+    LayerNormByHead,
 }
 
 /// Activation of the feed-forward network.

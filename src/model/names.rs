@@ -289,7 +289,7 @@ impl Names {
     /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, or of HyperCLOVA X
     /// where norms multiply by w and layers have no factor, and with norms of rotated heads those of Hunyuan. Without
     /// gates they are those of Nemotron, Arcee and Jais 2, with xIELU those of Apertus, or with GELU and LayerNorm that
-    /// multiplies by w those of StarCoder 2. Falcon has names of its own for two norms of one residual stream.
+    /// multiplies by w those of StarCoder 2; with LayerNorms of heads those of StableLM. Falcon has names of its own for two norms of one residual stream.
     pub fn of_model(config: &ModelConfig) -> &'static Self {
         match (config.family, config.norm_placement, config.qk_norm_kind) {
             (Family::Llama, ..) if config.activation == Activation::Xielu => &APERTUS,
@@ -304,6 +304,7 @@ impl Names {
                 let is_plain = config.norm == Norm::LayerNorm && !config.zero_centered_norms;
                 if is_plain && !config.activation.is_rectified() { &STAR_CODER2 } else { &NEMOTRON }
             }
+            (Family::Llama, _, kind) if kind.is_layer_norm() => &STABLE_LM,
             (Family::Falcon, ..) if config.parallel_residual == Some(ParallelResidual::TwoNorms) => &FALCON,
             (family, ..) => Self::of(family),
         }
@@ -368,8 +369,12 @@ const GLM: Names = Names {
 
 const PHI3: Names = Names { qkv: &["self_attn.qkv_proj"], ..GLM };
 
+const STABLE_LM: Names = Names { q_norm: "self_attn.q_layernorm", k_norm: "self_attn.k_layernorm", ..LLAMA };
+
 const PHI: Names = Names {
     norm: "model.final_layernorm",
+    q_norm: STABLE_LM.q_norm,
+    k_norm: STABLE_LM.k_norm,
     wo: "self_attn.dense",
     gate_up: &["mlp.fc1"],
     w_down: "mlp.fc2",

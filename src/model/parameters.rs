@@ -114,10 +114,12 @@ pub struct SelfAttention<P> {
 /// The norms of query and key heads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeadNorms<P> {
-    /// (C), for all query heads; (H·C) if these are normalised together.
+    /// (C), for all query heads; (H·C) if these are normalised together, or each has a weight of its own.
     pub q: P,
     /// (C), for all key heads, or (G·C); `None` in a layer that reads the keys of another.
     pub k: Option<P>,
+    /// (C) each, for all query heads and all key heads, in a LayerNorm that they share.
+    pub biases: Option<[P; 2]>,
 }
 
 /// Queries that are projected from the rows of a table, by position.
@@ -294,10 +296,13 @@ impl<P> SelfAttention<P> {
         let values = heads * config.value_dim(own);
         let out = StackedRows::new([names.wo], &[width]).of_columns(values, heads);
         let (wqkv, wo) = (["attention.wqkv", "attention.bqkv"], ["attention.wo", "attention.bo"]);
-        let head_norm = |layer: &mut Scope<'_, P>, path: &str, name: &str, count: usize| {
-            let heads = if config.qk_norm_kind == QkNorm::AllHeads { count } else { 1 };
-            layer.head_norm(path, name, heads)
-        };
+        let head_norm =
+            |layer: &mut Scope<'_, P>, path: &str, name: &str, count: usize| match config.qk_norm_kind {
+                QkNorm::AllHeads => layer.head_norm(path, name, count),
+                QkNorm::LayerNormByHead => layer.norms_by_head(path, name, count),
+                QkNorm::Heads | QkNorm::RotatedHeads | QkNorm::LayerNorm => layer.head_norm(path, name, 1),
+            };
+        let has_biases = config.qk_norm_kind == QkNorm::LayerNorm;
         Self {
             wqkv: layer.linear(wqkv, &qkv, width, std, config.qkv_bias),
             queries: own_q.map(|(table, rows)| LearnedQueries {
@@ -311,6 +316,10 @@ impl<P> SelfAttention<P> {
                     .kv_source
                     .is_none()
                     .then(|| head_norm(layer, "attention.k_norm", names.k_norm, kv_heads)),
+                biases: has_biases.then(|| {
+                    [("attention.q_norm_bias", names.q_norm), ("attention.k_norm_bias", names.k_norm)]
+                        .map(|(path, name)| layer.head_norm_bias(path, name))
+                }),
             }),
             sinks: config.has_sinks().then(|| layer.sinks("attention.sinks", names.sinks, heads)),
             wo: layer.linear(wo, &out, values, residual_std, config.output_bias),

@@ -12,7 +12,7 @@ use crate::ops::matrix_ranks::MatrixRanks;
 use crate::ops::qk_norm::{self, Values};
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::rope::{self, Rope};
-use crate::ops::{add, clip, embedding, layer_norm, max_logit, rms_norm, zero};
+use crate::ops::{add, clip, embedding, layer_norm, max_logit, qk_layer_norm, rms_norm, zero};
 use crate::record::Tensor;
 
 impl<'p> Tape<'_, 'p> {
@@ -261,6 +261,42 @@ impl<'p> Tape<'_, 'p> {
             }
             let dx = qk_norm::qk_norm_backward(tape.rec, &saved, dy, None, &layout, norm);
             tape.give(qkv, dx);
+        })
+    }
+
+    /// q and k heads of packed `qkv` (N, (H + 2 G)·C) normalised one by one by LayerNorm; v is copied. All heads share
+    /// the weight and the bias of q, (1, C), and those of k, or have weights of their own, (1, H·C) and (1, G·C).
+    #[track_caller]
+    pub fn qk_layer_norm(
+        &mut self,
+        qkv: Var,
+        weights: [&'p Parameter; 2],
+        biases: Option<[&'p Parameter; 2]>,
+        layout: HeadLayout,
+        norm: LayerNorm,
+    ) -> Var {
+        let Tensor { rows, cols, element, .. } = qkv.tensor;
+        let y = self.rec.tensor("y", rows, cols, element);
+        let statistics = ["mean", "rstd"]
+            .map(|name| self.rec.tensor(name, rows, layout.heads + layout.kv_heads, Element::F32));
+        let saved_by = move |x, [mean, rstd]: [Tensor; 2]| qk_layer_norm::QkLayerNormSaved {
+            x,
+            weights: weights.map(Parameter::weight),
+            mean,
+            rstd,
+        };
+        let of_forward = biases.map(|biases| biases.map(Parameter::weight));
+        let saved = saved_by(qkv.tensor, statistics);
+        qk_layer_norm::qk_layer_norm(self.rec, &saved, of_forward, y, &layout, norm);
+        let (saved_x, statistics) = (self.save(qkv), statistics.map(|tensor| self.save_tensor(tensor)));
+        let trains = Parameter::any_trains(weights.into_iter().chain(biases.into_iter().flatten()));
+        self.result(y, &[qkv], trains, move |tape, dy| {
+            let saved = saved_by(tape.saved(saved_x), statistics.map(|handle| tape.saved(handle)));
+            let gradients =
+                [0, 1].map(|i| [weights[i].gradient(), biases.and_then(|biases| biases[i].gradient())]);
+            qk_layer_norm::qk_layer_norm_backward_weight(tape.rec, &saved, dy, gradients, &layout);
+            qk_layer_norm::qk_layer_norm_backward(tape.rec, &saved, dy, &layout, norm); // in place
+            tape.give(qkv, dy);
         })
     }
 

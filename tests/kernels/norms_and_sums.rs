@@ -1,10 +1,11 @@
 //! rms_norm, l2_norm, layer_norm, qk_norm, column_sum, embedding, add and cast against the f64 reference.
 
 use crate::lab::{Case, allowed, check, order_by_id, sum, tensors, values};
-use crate::packed::columns;
+use crate::packed::{columns, pack_qkv, split_qkv};
 use gristmill::element::Element::{self, Bf16, F16, F32};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::layer_norm::LayerNorm;
+use gristmill::ops::qk_layer_norm;
 use gristmill::ops::qk_norm::{self, Values};
 use gristmill::ops::rms_norm::{RmsNorm, RmsNormSaved};
 use gristmill::ops::{add, cast, column_sum, embedding, l2_norm, layer_norm, rms_norm};
@@ -363,6 +364,79 @@ fn check_qk_norm(
     }
     case.expect("dwq", dwq.tensor, want_dwq, allowed(F32, tokens * heads));
     case.expect("dwk", dwk.tensor, want_dwk, allowed(F32, tokens * kv_heads));
+}
+
+/// All heads share a weight and a bias, or each has a weight of its own and none has a bias.
+#[test]
+pub fn qk_layer_norm_and_its_backward() {
+    for element in [F32, F16, Bf16] {
+        for (number, (heads, kv_heads, head_dim, value_dim, tokens)) in HEADS.into_iter().enumerate() {
+            let layout = HeadLayout { heads, kv_heads, head_dim, value_dim };
+            let is_shared = number.is_multiple_of(2) == (element != F16);
+            let norm = LayerNorm { epsilon: 1e-2, is_zero_centered: number > 2 && element == Bf16 };
+            let shared = if is_shared { "one weight" } else { "own weights" };
+            check(&format!("qk_layer_norm {tokens} tokens of {layout:?} {element:?} {shared}"), |case| {
+                check_qk_layer_norm(case, layout, is_shared, tokens, element, norm);
+            });
+        }
+    }
+}
+
+fn check_qk_layer_norm(
+    case: &mut Case,
+    layout: HeadLayout,
+    is_shared: bool,
+    tokens: u32,
+    element: Element,
+    norm: LayerNorm,
+) {
+    let HeadLayout { heads, kv_heads, head_dim, .. } = layout;
+    let counts = [heads, kv_heads];
+    let weight_cols = counts.map(|count| head_dim * if is_shared { 1 } else { count });
+    let [x, dy] = [0; 2].map(|_| case.input(tokens, layout.cols(), element));
+    let weights = weight_cols.map(|cols| case.input(1, cols, element));
+    let biases = weight_cols.map(|cols| case.input(1, cols, element));
+    let dweights = weight_cols.map(|cols| case.input(1, cols, F32));
+    let dbiases = weight_cols.map(|cols| case.input(1, cols, F32));
+    let y = case.output(tokens, layout.cols(), element);
+    let [mean, rstd] = [0; 2].map(|_| case.output(tokens, heads + kv_heads, F32));
+    let [wq, wk] = [&weights[0], &weights[1]].map(|w| w.tensor);
+    let saved = qk_layer_norm::QkLayerNormSaved { x: x.tensor, weights: [wq, wk], mean, rstd };
+    let given = is_shared.then(|| [biases[0].tensor, biases[1].tensor]);
+    qk_layer_norm::qk_layer_norm(&mut case.rec, &saved, given, y, &layout, norm);
+    let gradients = [0, 1].map(|i| [Some(dweights[i].tensor), is_shared.then_some(dbiases[i].tensor)]);
+    qk_layer_norm::qk_layer_norm_backward_weight(&mut case.rec, &saved, dy.tensor, gradients, &layout);
+    qk_layer_norm::qk_layer_norm_backward(&mut case.rec, &saved, dy.tensor, &layout, norm);
+
+    let (dim, epsilon) = (head_dim as usize, f64::from(norm.epsilon));
+    let mut rows = split_qkv(&x.values, &layout);
+    let mut gradients = split_qkv(&dy.values, &layout);
+    for i in 0..2 {
+        let count = counts[i] as usize;
+        let factors: Vec<f64> =
+            weights[i].values.iter().map(|w| w + f64::from(u8::from(norm.is_zero_centered))).collect();
+        let [mut dw, mut db] = [dweights[i].values.clone(), dbiases[i].values.clone()];
+        let places = rows[i].chunks_mut(dim).zip(gradients[i].chunks_mut(dim)).enumerate();
+        for (place, (x, dy)) in places {
+            let first = if is_shared { 0 } else { place % count * dim };
+            let own = first..first + dim;
+            let bias = if is_shared { biases[i].values.clone() } else { vec![0.0; dim] };
+            let [w, saved_x] = [&factors[own.clone()], &x.to_vec()[..]].map(<[f64]>::to_vec);
+            let (dx, dw_of_it, db_of_it) =
+                reference::layer_norm::layer_norm_backward(&saved_x, &w, dy, dim, epsilon);
+            x.copy_from_slice(&reference::layer_norm::layer_norm(&saved_x, &w, &bias, dim, epsilon));
+            dw[own.clone()].iter_mut().zip(dw_of_it).for_each(|(sum, dw)| *sum += dw);
+            db[own].iter_mut().zip(db_of_it).for_each(|(sum, db)| *sum += db);
+            dy.copy_from_slice(&dx);
+        }
+        let terms = tokens * if is_shared { counts[i] } else { 1 };
+        case.expect(["dwq", "dwk"][i], dweights[i].tensor, dw, allowed(F32, terms));
+        if is_shared {
+            case.expect(["dbq", "dbk"][i], dbiases[i].tensor, db, allowed(F32, terms));
+        }
+    }
+    case.expect("y", y, pack_qkv(&rows, &layout), allowed(element, head_dim));
+    case.expect("dx", dy.tensor, pack_qkv(&gradients, &layout), allowed(element, 2 * head_dim));
 }
 
 /// A number of a checkpoint times rows.

@@ -82,6 +82,7 @@ const SOME_OF_EVERY_FAMILY: &[&[FirstCases]] = &[
         (norms_and_sums::layer_norm_and_its_backward, 9),
         (norms_and_sums::qk_norm_and_its_backward, 9),
         (norms_and_sums::qk_norm_of_ranges, 1),
+        (norms_and_sums::qk_layer_norm_and_its_backward, 6),
         (norms_and_sums::column_sum_adds_rows, 9),
         (norms_and_sums::embedding_gathers_and_scatters, 9),
         (norms_and_sums::add_scales_and_accumulates, 9),

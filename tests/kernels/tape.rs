@@ -623,6 +623,41 @@ fn qk_norm() {
     });
 }
 
+/// Weights and biases that all heads share.
+#[test]
+fn qk_layer_norm() {
+    check("tape qk_layer_norm", |case| {
+        let x = case.input(N, LAYOUT.cols(), F32);
+        let weights = [weight(case, 1, 8), weight(case, 1, 8), weight(case, 1, 8), weight(case, 1, 8)];
+        let [wq, wk, bq, bk] = [0, 1, 2, 3].map(|i| weights[i].values.clone());
+        let [q, k, v] = split_qkv(&x.values, &LAYOUT);
+        let norm = |x: &[f64], w: &[f64], b: &[f64]| reference::layer_norm::layer_norm(x, w, b, 8, 1e-2);
+        let want = pack_qkv(&[norm(&q, &wq, &bq), norm(&k, &wk, &bk), v.clone()], &LAYOUT);
+        let result = std::cell::Cell::new(None);
+        mid_graph(
+            case,
+            &x,
+            LAYOUT.cols(),
+            16 + N * 4,
+            |tape, x, w| {
+                let [wq, wk, bq, bk] = [0, 1, 2, 3].map(|i| &w[i].parameter);
+                let y = tape.qk_layer_norm(x, [wq, wk], Some([bq, bk]), LAYOUT, LayerNorm::new(1e-2));
+                result.set(Some(y.tensor));
+                y
+            },
+            &weights,
+            |dy| {
+                let [dq, dk, dv] = split_qkv(dy, &LAYOUT);
+                let backward = reference::layer_norm::layer_norm_backward;
+                let (dq, dwq, dbq) = backward(&q, &wq, &dq, 8, 1e-2);
+                let (dk, dwk, dbk) = backward(&k, &wk, &dk, 8, 1e-2);
+                (pack_qkv(&[dq, dk, dv], &LAYOUT), vec![dwq, dwk, dbq, dbk])
+            },
+        );
+        case.expect("y", result.get().expect("recorded"), want, allowed(F32, 8));
+    });
+}
+
 #[test]
 fn embedding_adds_to_its_table() {
     check("tape embedding", |case| {

@@ -100,6 +100,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 config::QkNorm::Heads => QkNorm::Heads,
                 config::QkNorm::AllHeads => QkNorm::AllHeads,
                 config::QkNorm::RotatedHeads => QkNorm::RotatedHeads,
+                config::QkNorm::LayerNorm => QkNorm::LayerNorm,
+                config::QkNorm::LayerNormByHead => QkNorm::LayerNormByHead,
             },
             norms: match model.norm_placement {
                 NormPlacement::Before => Norms::Before,

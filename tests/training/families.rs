@@ -237,6 +237,8 @@ fn norms_of_queries_and_keys_follow_the_reference() {
         of_rotated_heads("qkv_has_bias: True, rotary_percent: 0.5"),
         of_rotated_heads("rotary_interleaved: True, layernorm_zero_centered_gamma: True"),
         of_rotated_heads("norm_has_weight: False"),
+        of_layer_norms("layer_norm", "qkv_has_bias: True, rotary_interleaved: True"),
+        of_layer_norms("layer_norm_by_head", "rotary_percent: 0.5, layernorm_zero_centered_gamma: True"),
     ] {
         follows_the_reference(&setup, compared_steps());
     }
@@ -245,6 +247,11 @@ fn norms_of_queries_and_keys_follow_the_reference() {
 fn of_all_heads(model: &str) -> Setup {
     let keys = "use_qk_norm: True, qk_norm_kind: all_heads, n_kv_heads: 2";
     Setup::new("norms of all heads", &format!("{keys}, {model}"))
+}
+
+fn of_layer_norms(kind: &str, model: &str) -> Setup {
+    let keys = format!("use_qk_norm: True, qk_norm_kind: {kind}, n_kv_heads: 2, normalization: LayerNorm");
+    Setup::new("layer norms of heads", &format!("{keys}, {model}"))
 }
 
 fn of_rotated_heads(model: &str) -> Setup {
@@ -272,9 +279,11 @@ fn each_part_follows_on_other_tiers_and_in_16_bits() {
     let weightless = || olmo("tie_word_embeddings: True");
     let biased = || gpt_j("tie_word_embeddings: True");
     let curved = || apertus("tie_word_embeddings: True");
-    let parts: [fn() -> Setup; 13] = [
+    let of_heads = || of_layer_norms("layer_norm", "");
+    let by_head = || of_layer_norms("layer_norm_by_head", "");
+    let parts: [fn() -> Setup; 15] = [
         bloom, baichuan, pangu, centred, both, all, rotated, ungated, beside, shared, weightless, biased,
-        curved,
+        curved, of_heads, by_head,
     ];
     let kinds: [(&[&str], u64); 3] = [(&["--context.tier=portable"], 4), (&float16, 6), (&bfloat16, 6)];
     for (number, setup) in parts.into_iter().enumerate() {

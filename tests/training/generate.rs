@@ -122,6 +122,7 @@ fn rotated_models_write_as_the_reference() {
         Setup::new("norms after", "norm_placement: after, n_kv_heads: 2"),
         qk_norm("all heads", "all_heads, clip_qkv: 0.75"),
         qk_norm("rotated heads", "rotated_heads"),
+        qk_norm("layer norms by head", "layer_norm_by_head"),
     ]);
     let layer_norm = "normalization: LayerNorm, gated_linear_unit: False";
     write_as_the_reference([

@@ -91,7 +91,8 @@ fn dense_models_compute_the_same() {
     changes_no_bit(2, || Setup::new("norms of all heads", &format!("{all}, clip_qkv: 0.75")));
     changes_no_bit(2, || Setup::new("norms of rotated heads", &rotated));
     changes_no_bit(2, || Setup::new("norms on both sides", &format!("norm_placement: both, {DROPOUT}")));
-    let ungated = "normalization: LayerNorm, gated_linear_unit: False, hidden_act: relu";
+    let ungated = "normalization: LayerNorm, gated_linear_unit: False, hidden_act: relu, use_qk_norm: True, \
+                   qk_norm_kind: layer_norm";
     changes_no_bit(4, || {
         Setup::new("two norms", &format!("parallel_residual: two_norms, {ungated}, {DROPOUT}"))
     });

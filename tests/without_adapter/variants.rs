@@ -22,6 +22,7 @@ use gristmill::ops::grad_norm::StepTensors;
 use gristmill::ops::grouped_matmul::{
     grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight,
 };
+use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::hot_copies::{self, HomeRange};
 use gristmill::ops::hot_experts::{HotLast, HotSteps, hot_experts};
 use gristmill::ops::latent_heads::{
@@ -32,6 +33,9 @@ use gristmill::ops::layer_norm::{self, LayerNorm, LayerNormSaved};
 use gristmill::ops::matmul::{Activated, Epilogue, FEW_ROWS, FewRows, Layout, matmul, matmul_of_few_rows};
 use gristmill::ops::muon::{Block, DividedMatrix, Matrix, Muon, muon_in_turns};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
+use gristmill::ops::qk_layer_norm::{
+    QkLayerNormSaved, qk_layer_norm, qk_layer_norm_backward, qk_layer_norm_backward_weight,
+};
 use gristmill::ops::rounding::Rounding;
 use gristmill::ops::route::{
     ExpertGroups, GateNorm, GroupScore, RouterConfig, RouterOutput, Score, route, route_backward,
@@ -350,6 +354,29 @@ fn experts_of_gpt2(rec: &mut Recorder, work: &WorkList, element: Element, [inner
     }
     let gradient = rec.tensor("gradient", experts, outer, F32);
     grouped_column_sum(rec, y, work.offsets, gradient);
+}
+
+/// LayerNorms of heads, with a weight and a bias that all share, and with a weight of each.
+pub fn head_layer_norms(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("layer norms of heads", capabilities);
+    let layout = HeadLayout { heads: 3, kv_heads: 1, head_dim: 8, value_dim: 8 };
+    for element in [F32, Element::F16, Element::Bf16] {
+        let [x, y] = [0; 2].map(|_| rec.tensor("x", 6, layout.cols(), element));
+        let [mean, rstd] = [0; 2].map(|_| rec.tensor("statistics", 6, 4, F32));
+        for (cols, has_bias) in [([8, 8], true), ([24, 8], false)] {
+            let [weights, biases] = [0; 2].map(|_| cols.map(|cols| rec.tensor("w", 1, cols, element)));
+            let saved = QkLayerNormSaved { x, weights, mean, rstd };
+            for is_zero_centered in [false, true] {
+                let norm = LayerNorm { is_zero_centered, ..LayerNorm::new(1e-5) };
+                qk_layer_norm(&mut rec, &saved, has_bias.then_some(biases), y, &layout, norm);
+                qk_layer_norm_backward(&mut rec, &saved, y, &layout, norm);
+            }
+            let gradients = cols.map(|cols| [0; 2].map(|_| Some(rec.tensor("gradient", 1, cols, F32))));
+            let gradients = gradients.map(|[dw, db]| [dw, db.filter(|_| has_bias)]);
+            qk_layer_norm_backward_weight(&mut rec, &saved, y, gradients, &layout);
+        }
+    }
+    rec.finish().dispatches
 }
 
 /// LayerNorms that multiply by 1 + w, and that have no bias.

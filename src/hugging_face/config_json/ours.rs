@@ -197,6 +197,8 @@ fn qk_norm_kind(kind: QkNorm) -> Option<&'static str> {
         QkNorm::Heads => None,
         QkNorm::AllHeads => Some("all_heads"),
         QkNorm::RotatedHeads => Some("rotated_heads"),
+        QkNorm::LayerNorm => Some("layer_norm"),
+        QkNorm::LayerNormByHead => Some("layer_norm_by_head"),
     }
 }
 

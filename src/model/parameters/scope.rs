@@ -5,7 +5,7 @@ use super::{
     Init, Linear, NormWeights, Piece, Place, ReorderedHeads, Role, RowGroups, Spec, Stack, UpdateRule,
 };
 use crate::element::Element;
-use crate::model::config::{LayerConfig, MixtureConfig, ModelConfig, Norm};
+use crate::model::config::{Family, LayerConfig, MixtureConfig, ModelConfig, Norm};
 use crate::model::names::{ExpertFiles, MixtureNames, Names, XIELU_ALPHAS, XIELU_CONSTANTS};
 
 /// A place where parameters are declared: the model or one of its layers. Paths and names are relative to it.
@@ -237,6 +237,28 @@ impl<'a, P> Scope<'a, P> {
         self.norm_of(path, &rows.with_heads(self.reordered_heads(), 1))
     }
 
+    /// The bias of a norm over the dimensions of a head of q or k.
+    pub fn head_norm_bias(&mut self, path: &str, name: &str) -> P {
+        let rows = StackedRows::new([name], &[self.layer_config().head_dim]).repeated();
+        self.bias(path, &rows.with_heads(self.reordered_heads(), 1))
+    }
+
+    /// The weights of the norms of `heads` heads of q or k. Files of Command R hold them as (heads, width), others as a
+    /// tensor of each.
+    pub fn norms_by_head(&mut self, path: &str, name: &str, heads: usize) -> P {
+        let width = self.layer_config().head_dim;
+        let order = self.reordered_heads();
+        if self.config.family == Family::Cohere {
+            let rows = StackedRows::new([name], &[heads * width]);
+            let pieces = rows.pieces(&self.name, "weight").into_iter();
+            let pieces = pieces.map(|piece| Piece { stacked: Some(heads), ..piece }).collect();
+            return self.declare(Role::Vector, path, [1, heads * width], self.first_factors(), pieces, None);
+        }
+        let names = (0..heads).map(|head| format!("{name}.norms.{head}"));
+        let rows = StackedRows::new(names, &vec![width; heads]).with_heads(order, heads);
+        self.norm_of(path, &rows)
+    }
+
     /// The norm of heads `cols` wide that multiplies by w, whatever the other norms do.
     pub fn plain_norm(&mut self, path: &str, name: &str, cols: usize) -> P {
         let pieces = StackedRows::new([name], &[cols]).pieces(&self.name, "weight");
@@ -294,12 +316,17 @@ impl<'a, P> Scope<'a, P> {
 
     /// The weight of a norm; where norms have none, a constant that no file holds.
     fn norm_of(&mut self, path: &str, rows: &StackedRows) -> P {
-        let init = if self.config.zero_centered_norms { Init::Zeros } else { Init::Ones };
+        let init = self.first_factors();
         let (role, pieces) = match self.config.norm_weight {
             true => (Role::Vector, rows.pieces(&self.name, "weight")),
             false => (Role::Constant, Vec::new()),
         };
         self.declare(role, path, [1, rows.stored], init, pieces, rows.split.clone())
+    }
+
+    /// The first weights of a norm.
+    fn first_factors(&self) -> Init {
+        if self.config.zero_centered_norms { Init::Zeros } else { Init::Ones }
     }
 
     /// A bias: one element for each row of a matrix. If it is added to a sum over ranks, each rank holds it whole.

@@ -166,7 +166,8 @@ pub struct Piece {
     pub heads: Option<ReorderedHeads>,
     /// The groups of its rows, if files hold them group by group.
     pub groups: Option<RowGroups>,
-    /// The number of matrices with as many rows each that it stacks, if files hold it as (matrices, rows, columns).
+    /// The number of matrices with as many rows each that it stacks, if files hold it as (matrices, rows, columns), or of
+    /// vectors, if they hold it as (vectors, columns).
     pub stacked: Option<usize>,
     /// The experts in its rows, if files hold all of them as one tensor.
     pub stack: Option<Stack>,
@@ -240,6 +241,7 @@ impl Spec {
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
         match (self.role, piece.stack, piece.stacked) {
             _ if piece.is_scalar => Vec::new(),
+            (role, _, Some(count)) if role.is_row() => vec![count, piece.rows / count],
             (role, ..) if role.is_row() => vec![piece.rows],
             (Role::Convolution, ..) => vec![self.whole_cols(), 1, piece.rows],
             (Role::ExpertBiases { .. }, Some(Stack { experts, .. }), _) => vec![experts, self.whole_cols()],

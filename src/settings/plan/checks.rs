@@ -121,6 +121,9 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
     if model.qk_norm && model.qk_norm_kind == QkNorm::AllHeads {
         fault("heads that are normalised together (`qk_norm_kind: all_heads`); write 1".to_string());
     }
+    if model.qk_norm && model.qk_norm_kind.is_layer_norm() {
+        fault("LayerNorms of heads (`qk_norm_kind`); write 1".to_string());
+    }
     if model.has_linear_attention() {
         fault("linear attention (`layer_types: linear_attention`); write 1".to_string());
     }

@@ -7,6 +7,7 @@
 mod convolution;
 mod feed_forward;
 mod gate;
+mod head_norms;
 mod input;
 mod latent;
 mod linear;

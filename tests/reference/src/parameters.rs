@@ -141,10 +141,21 @@ impl Shape {
         if self.qk_norm && has_softmax && !self.variant.weightless_norms {
             let widths = match self.variant.qk_norm {
                 QkNorm::AllHeads => [q, kv],
-                QkNorm::Heads | QkNorm::RotatedHeads => [head_dim; 2],
+                QkNorm::Heads | QkNorm::RotatedHeads | QkNorm::LayerNorm => [head_dim; 2],
+                QkNorm::LayerNormByHead => [0; 2],
             };
             let norms = names.qk_norms.iter().zip(widths).take(if has_keys { 2 } else { 1 });
-            norms.for_each(|(norm, width)| add(&format!("{norm}.weight"), width));
+            norms
+                .filter(|(_, width)| *width > 0)
+                .for_each(|(norm, width)| add(&format!("{norm}.weight"), width));
+            for (norm, width) in names.qk_norms.iter().zip([q, kv]) {
+                match self.variant.qk_norm {
+                    QkNorm::LayerNorm => add(&format!("{norm}.bias"), head_dim),
+                    QkNorm::LayerNormByHead => (0..width / head_dim)
+                        .for_each(|head| add(&format!("{norm}.norms.{head}.weight"), head_dim)),
+                    QkNorm::Heads | QkNorm::AllHeads | QkNorm::RotatedHeads => {}
+                }
+            }
         }
         if self.variant.sinks {
             add(SINKS, self.num_heads);

@@ -63,6 +63,10 @@ pub enum QkNorm {
     AllHeads,
     /// Head by head after the rotation, as in Hunyuan.
     RotatedHeads,
+    /// Head by head by LayerNorm, before the rotation; all heads share a weight and a bias.
+    LayerNorm,
+    /// The same with a weight for each head, and no bias.
+    LayerNormByHead,
 }
 
 /// Whether a LayerNorm has a bias.
@@ -220,6 +224,11 @@ impl Shape {
             }
             (_, Architecture::Llama) if self.variant.qk_norm == QkNorm::RotatedHeads => &HUNYUAN,
             (_, Architecture::Llama) if self.variant.ungated.is_some() => &NEMOTRON,
+            (_, Architecture::Llama)
+                if matches!(self.variant.qk_norm, QkNorm::LayerNorm | QkNorm::LayerNormByHead) =>
+            {
+                &STABLE_LM
+            }
             (_, Architecture::Llama) => &LLAMA,
             (_, Architecture::Gpt2 { .. }) => &GPT2,
         }
@@ -292,6 +301,7 @@ const NEMOTRON: Names = Names { up: &["mlp.up_proj"], ..LLAMA };
 const APERTUS: Names =
     Names { attention_norm: "attention_layernorm", ffn_norm: "feedforward_layernorm", ..NEMOTRON };
 const HUNYUAN: Names = Names { qk_norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"], ..LLAMA };
+const STABLE_LM: Names = Names { qk_norms: ["self_attn.q_layernorm", "self_attn.k_layernorm"], ..LLAMA };
 const HYPER_CLOVA: Names = Names { post_norms: ["post_norm1", "post_norm2"], ..LLAMA };
 const GEMMA2: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };
 const LFM2: Names = Names {

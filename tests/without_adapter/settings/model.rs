@@ -114,6 +114,10 @@ fn layers_may_differ() {
             "use_v_norm: normalises v beside single heads of q and k; write `use_qk_norm: True`, or remove it",
         ),
         (
+            "attention_output_gate: True\n    use_qk_norm: True\n    qk_norm_kind: layer_norm",
+            "attention_output_gate: not built yet where heads have LayerNorms; remove it, or `qk_norm_kind`",
+        ),
+        (
             "attention_k_eq_v: True",
             "attention_k_eq_v: makes values of keys, which are then normalised; write `use_v_norm: True`, or remove it",
         ),

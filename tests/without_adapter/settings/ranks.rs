@@ -504,6 +504,15 @@ fn what_ranks_cannot_divide_is_one_line() {
         (
             2,
             &[
+                "--model.model_config.use_qk_norm=True",
+                "--model.model_config.qk_norm_kind=layer_norm_by_head",
+            ],
+            "model_parallel",
+            "2 ranks cannot share LayerNorms of heads",
+        ),
+        (
+            2,
+            &[
                 "--model.model_config.layer_types=[linear_attention, full_attention]",
                 "--model.model_config.linear_num_value_heads=4",
                 "--model.model_config.linear_num_key_heads=2",

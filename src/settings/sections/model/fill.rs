@@ -143,7 +143,8 @@ fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     );
     let message = "not built yet without weights of norms; remove it, or remove `norm_has_weight`";
     reader.require(&["mtp_depth", "norm_has_weight"], has_weights || !has_ahead, message);
-    let has_joint = model.use_qk_norm == Some(true) && model.qk_norm_kind == Some(QkNorm::AllHeads);
+    let is_weighted = |kind: QkNorm| kind == QkNorm::AllHeads || kind.is_layer_norm();
+    let has_joint = model.use_qk_norm == Some(true) && model.qk_norm_kind.is_some_and(is_weighted);
     let message = "not built yet without weights of norms; write `heads` or `rotated_heads`";
     reader.require(&["qk_norm_kind", "norm_has_weight"], has_weights || !has_joint, message);
     let message = "not built yet with latent attention; remove it";

@@ -231,6 +231,9 @@ fn check_gate(model: &Model, reader: &Reader<'_>) {
         "not built yet with heads that rotate in interleaved pairs; remove it, or `rotary_interleaved`";
     let keys = ["attention_output_gate", "rotary_interleaved"];
     reader.require(&keys, !model.config.layer.rotary_interleaved, message);
+    let is_layer_norm = model.qk_norm_kind.is_some_and(QkNorm::is_layer_norm);
+    let message = "not built yet where heads have LayerNorms; remove it, or `qk_norm_kind`";
+    reader.require(&["attention_output_gate", "qk_norm_kind"], !is_layer_norm, message);
     let message = "not built yet where values are normalised; remove it, or `use_v_norm`";
     reader.require(&["attention_output_gate", "use_v_norm"], model.use_v_norm != Some(true), message);
 }

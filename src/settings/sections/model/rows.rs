@@ -46,7 +46,9 @@ rows! {
         /// by default. DeepSeek's types accept only `True`: they normalise their latent vectors instead.
         use_qk_norm: Option<bool> = Shape.optional().of(LLAMA).example("True"),
         /// How `use_qk_norm` normalises q and k: `heads` one by one, `all_heads` of q together and all of k, as in OLMo
-        /// 2, or `rotated_heads`, one by one after the rotation, as in Hunyuan; `heads` by default.
+        /// 2, or `rotated_heads`, one by one after the rotation, as in Hunyuan; `layer_norm` one by one by LayerNorm,
+        /// with a bias, as in Phi, or `layer_norm_by_head` with a weight of each head and no bias, as in StableLM 2 of
+        /// 12B and Command R+; `heads` by default.
         qk_norm_kind: Option<QkNorm> = Shape.optional().of(LLAMA).example("all_heads\nuse_qk_norm: True"),
         /// The norm of attention, feed-forward layer and head: `RMSNorm`, Llama's, or `LayerNorm`, GPT-2's.
         normalization: Option<Norm> = Shape.optional().example("LayerNorm"),
@@ -271,8 +273,13 @@ impl Words for Element {
 }
 
 impl Words for QkNorm {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("heads", Self::Heads), ("all_heads", Self::AllHeads), ("rotated_heads", Self::RotatedHeads)];
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("heads", Self::Heads),
+        ("all_heads", Self::AllHeads),
+        ("rotated_heads", Self::RotatedHeads),
+        ("layer_norm", Self::LayerNorm),
+        ("layer_norm_by_head", Self::LayerNormByHead),
+    ];
 }
 
 impl Words for LatentRotation {

@@ -11,7 +11,7 @@
 
 use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS, GPT2, LLAMA, Model};
 use crate::model::config::{
-    Activation, Family, Gate, Gelu, ModelConfig, Norm, NormPlacement, Positions, Sizes,
+    Activation, Family, Gate, Gelu, ModelConfig, Norm, NormPlacement, Positions, QkNorm, Sizes,
 };
 use crate::settings::engine::*;
 
@@ -260,7 +260,7 @@ const TYPES: [TypeEntry; 30] = [
         },
         check: |model, reader| check_rotation(model, reader, false),
         family: Family::Phi,
-        fits: is_ungated,
+        fits: |model| is_ungated(&without_norms(model, QkNorm::LayerNorm)),
         ..PLAIN
     },
     TypeEntry {
@@ -301,7 +301,7 @@ const TYPES: [TypeEntry; 30] = [
         },
         check: |model, reader| check_rotation(model, reader, true),
         family: Family::Cohere,
-        fits: |model| is_dense(model) && has_gate(model),
+        fits: |model| is_dense(&without_norms(model, QkNorm::LayerNormByHead)) && has_gate(model),
         ..PLAIN
     },
     TypeEntry {
@@ -517,6 +517,11 @@ fn has_gate(model: &ModelConfig) -> bool {
 
 fn is_dense(model: &ModelConfig) -> bool {
     model.mixture.is_none() && model.multi_token.is_none() && !model.qk_norm
+}
+
+/// The model without norms of heads that files of its type have names for.
+fn without_norms(model: &ModelConfig, kind: QkNorm) -> ModelConfig {
+    ModelConfig { qk_norm: model.qk_norm && model.qk_norm_kind != kind, ..model.clone() }
 }
 
 /// Nor gates, in some families.

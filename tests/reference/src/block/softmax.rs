@@ -60,7 +60,7 @@ impl Block<'_> {
         }
         let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
         let norms = |[q, k]: [&[f64]; 2]| {
-            let normed = |i: usize, x: &[f64]| store(self.norm(names.qk_norms[i], x));
+            let normed = |i: usize, x: &[f64]| store(self.head_norm(i, x));
             [normed(0, q), if has_keys { normed(1, k) } else { Vec::new() }]
         };
         let [mut q, mut k] = match self.shape.qk_norm && !is_last {
@@ -150,7 +150,7 @@ impl Block<'_> {
         }
         let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
         let mut norms_backward = |dq: &[f64], dk: &[f64]| {
-            let mut of = |i: usize, x: &[f64], dy| store(self.norm_backward(names.qk_norms[i], x, dy, grads));
+            let mut of = |i: usize, x: &[f64], dy| store(self.head_norm_backward(i, x, dy, grads));
             [of(0, &saved.q_projected, dq), if has_keys { of(1, &saved.k_projected, dk) } else { Vec::new() }]
         };
         if is_last {

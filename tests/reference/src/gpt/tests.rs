@@ -120,18 +120,22 @@ const GPT_NEOX: Shape = Shape {
         layer_norm: Some(NormBias::With),
         ungated: Some(Gelu::Exact),
         parallel: Some(Parallel::TwoNorms),
+        qk_norm: QkNorm::LayerNorm,
         ..Variant::PLAIN
     },
     biases: Biases { qkv: true, output: true, gate_up: true, down: true, head: false },
+    qk_norm: true,
     ..LLAMA
 };
 const COMMAND_R: Shape = Shape {
     variant: Variant {
         layer_norm: Some(NormBias::Without),
         parallel: Some(Parallel::OneNorm),
+        qk_norm: QkNorm::LayerNormByHead,
         ..Variant::PLAIN
     },
     tie_word_embeddings: true,
+    qk_norm: true,
     ..LLAMA
 };
 const GATED: Shape =
