@@ -348,6 +348,9 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
 fn own_keys(name: &str, model: &ModelConfig) -> Value {
     let mut own = keys_of_class(name, model);
     own.retain(|_, value| !value.is_null());
+    let switches = ["qk_layernorm", "use_qk_norm"].into_iter();
+    let switches = switches.filter(|key| classes::named(name).defaults.contains_key(*key));
+    own.extend(switches.map(|key| (key.to_string(), model.qk_norm.into())));
     if classes::named(name).defaults.contains_key("use_parallel_residual") {
         own.insert("use_parallel_residual".into(), model.parallel_residual.is_some().into());
     }

@@ -81,6 +81,18 @@ pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
         let kind = if is_layer_norm { Value::Null } else { reading.decided("norm_type").1 };
         insert("norm_type", "norm_type", kind);
     }
+    // Phi, StableLM and Command R: a switch for LayerNorms of heads.
+    let of_heads = match reading.class.name.as_str() {
+        "phi" => Some(("qk_layernorm", "layer_norm")),
+        "stablelm" => Some(("qk_layernorm", "layer_norm_by_head")),
+        "cohere" => Some(("use_qk_norm", "layer_norm_by_head")),
+        _ => None,
+    };
+    if let Some((key, kind)) = of_heads {
+        let is_on = reading.is_on(key);
+        insert("use_qk_norm", key, is_on.into());
+        insert("qk_norm_kind", key, is_on.then_some(kind).into());
+    }
     // DeepSeek-V3: a switch, which the class of DeepSeek-V2 passes over.
     if reading.reads("rope_interleave") {
         let value = match (reading.is_on("rope_interleave"), reading.class.name.as_str()) {

@@ -27,14 +27,14 @@
 //! | is a GPT-NeoX | `GPTNeoXForCausalLM`, also with attention before the feed-forward network | biases in all of attention or in none, and in the feed-forward layers; two norms where the two stand beside each other, no window |
 //! | is a Falcon | `FalconForCausalLM`, also with attention before the feed-forward network or beside it | biases in all layers or in none, heads as wide together as the model; with attention before the feed-forward network as many key and value heads as queries, or one; no window |
 //! | is a GPT-J | `GPTJForCausalLM` | biases of feed-forward layers and of the head alone, one norm of attention and feed-forward network beside each other, as many key and value heads as queries, heads as wide together as the model, a base of 10000 that is not scaled; no window |
-//! | is a Phi-1 or Phi-2 | `PhiForCausalLM` | a bias in every linear layer and the head, one norm of attention and feed-forward network beside each other, no window |
+//! | is a Phi-1 or Phi-2 | `PhiForCausalLM` | a bias in every linear layer and the head, one norm of attention and feed-forward network beside each other, also with LayerNorms of heads that share a weight, no window |
 //! | is an MPT | `MptForCausalLM`, also with a factor of the scores | GELU by the error function, a feed-forward network four times as wide as the model, LayerNorm without a bias, no biases, as many key and value heads as queries, heads as wide together as the model, attention before the feed-forward network, no window |
 //! | is a nanochat | `NanoChatForCausalLM`, also with biases in all of attention and a soft cap of the logits | RMSNorms without weights, also of rotated heads; attention before the feed-forward network, no window |
-//! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, and with biases in all of attention | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
+//! | is a Command R | `CohereForCausalLM`, with windows `Cohere2ForCausalLM`, where the other layers do not rotate; also with a factor of the logits, with biases in all of attention, and, without windows, with a LayerNorm of each head | LayerNorm without a bias, one norm that attention and feed-forward network read, whole heads rotate |
 //! | is dense and its norms have no weights | `OlmoForCausalLM`, also with biases in all of attention, and with clipped q, k and v | LayerNorm without a bias and with an epsilon of 1e-5, no window, no QK-norm, whole heads rotate |
 //! | is dense and has xIELU | `ApertusForCausalLM`, also with biases in all of attention | RMSNorms before sublayers, QK-norm of single heads before the rotation, no window, whole heads rotate |
 //! | is dense and has no gates | `ArceeForCausalLM`, with LayerNorm `Starcoder2ForCausalLM`, `Jais2ForCausalLM` with ReLU or its square, or `NemotronForCausalLM` where it multiplies by 1 + w | attention before the feed-forward network, no QK-norm; a window in StarCoder 2 alone, in all layers; a part of each head rotates in Nemotron alone; biases in all layers of StarCoder 2 or in none, in the others in all of attention or of the feed-forward layers |
-//! | is dense and has LayerNorm | `StableLmForCausalLM`, also with q/k/v biases, and with one norm that attention and feed-forward network read | no other biases, no window, no QK-norm, heads as wide together as the model |
+//! | is dense and has LayerNorm | `StableLmForCausalLM`, also with q/k/v biases, with a LayerNorm of each head, and with one norm that attention and feed-forward network read | no other biases, no window, no other QK-norm, heads as wide together as the model |
 //! | is dense and rotates a part of each head, or has QK-norm and q/k/v biases | `Glm4MoeForCausalLM`, all of whose layers are dense | no window |
 //! | has queries that grow with their position | `Ministral3ForCausalLM` | no biases, no QK-norm, a window in all layers or in none |
 //! | has layers that do not rotate, and no QK-norm | `SmolLM3ForCausalLM`, also with biases in all of attention | always |
@@ -178,6 +178,11 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             | "phimoe"
     ) || is_cohere
         || name == "mpt";
+    let has_own_norms = match name {
+        "phi" => model.qk_norm_kind == QkNorm::LayerNorm,
+        "stablelm" | "cohere" => model.qk_norm_kind == QkNorm::LayerNormByHead,
+        _ => false,
+    };
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let is_gemma4 = name == "gemma4_text";
     let has_linear = matches!(name, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text");
@@ -210,11 +215,12 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
         (name == "exaone4" && !model.qk_norm, "attention without QK-norm"),
         // HyperCLOVA X has a switch for it.
         (name != "hyperclovax" && differs(class, "norm_placement", model), "norms in these places"),
-        (model.qk_norm && differs(class, "qk_norm_kind", model), "QK-norm of this kind"),
+        (model.qk_norm && !has_own_norms && differs(class, "qk_norm_kind", model), "QK-norm of this kind"),
         (name != "ministral3" && has_growing_queries(model), "queries that grow with their position"),
         (
             (is_granite || has_no_qk_norm || matches!(name, "ministral3" | "gemma" | "gpt_oss"))
-                && model.qk_norm,
+                && model.qk_norm
+                && !has_own_norms,
             "QK-norm",
         ),
         (

@@ -184,6 +184,14 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         some_windows(model).with_layers(|layer| layer.rotates = layer.sliding_window.is_some())
     };
     models.extend([beside(one, in_windows(cohere.clone())), beside(one, some_windows(cohere.clone()))]);
+    let head_norms = |qk_norm_kind, model| ModelConfig { qk_norm: true, qk_norm_kind, ..model };
+    let by_head = |model| head_norms(QkNorm::LayerNormByHead, model);
+    models.extend([
+        by_head(layer_norm(partial(llama()))),
+        by_head(beside(one, cohere.clone())),
+        by_head(llama()),
+    ]);
+    models.push(beside(one, by_head(in_windows(cohere.clone()))));
     models.extend([beside(one, cohere.clone()), cohere]);
     let neox =
         ModelConfig { family: Family::GptNeoX, ..ungated(Gelu::Exact, layer_norm(all_biases(llama()))) }
@@ -211,6 +219,7 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     models.extend([
         in_pairs(with_head(Family::GptJ, of_mlp.clone())),
         with_head(Family::Phi, all_biases(llama())),
+        head_norms(QkNorm::LayerNorm, with_head(Family::Phi, all_biases(llama()))),
     ]);
     models.extend([in_pairs(with_head(Family::GptJ, all_biases(llama()))), with_head(Family::Phi, of_mlp)]);
     models.push(scaled(in_pairs(with_head(Family::GptJ, llama())), linear));
