@@ -51,6 +51,8 @@ fn check_sparse_mixer(moe: &Moe, reader: &Reader<'_>, model: &Model) {
     reader.require(&[KEY], is_llama, "not built yet for this type or beside dense networks; remove it");
     let message = "2 experts are chosen beside `sparsemixer_jitter_eps`; write `2`, or remove that";
     reader.require(&["num_experts_chosen", KEY], moe.num_experts_chosen == 2, message);
+    reader
+        .note(KEY, "experts are those of the largest logits in training, too, where transformers draws them");
     for (key, is_other) in [
         ("norm_topk_prob", moe.norm_topk_prob == Some(true)),
         ("use_gating_sigmoid", moe.use_gating_sigmoid),
