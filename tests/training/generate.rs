@@ -81,6 +81,11 @@ pub const PROMPTS: [&str; 2] = ["the mill", "stones that grind slowly grind fine
 
 /// The tokens of the reference, one text at a time, and the tokens of each text alone, four at once.
 pub fn writes_as_alone_and_as_the_reference(trained: &FolderRun, tiers: &[Tier]) {
+    writes_as_the_reference(trained, tiers);
+    tiers.iter().for_each(|&tier| together_and_alone(trained, tier));
+}
+
+fn writes_as_the_reference(trained: &FolderRun, tiers: &[Tier]) {
     let wanted = PROMPTS.map(|prompt| by_reference(trained, prompt));
     for &tier in tiers {
         let gpu = open_gpu_of(tier);
@@ -90,13 +95,18 @@ pub fn writes_as_alone_and_as_the_reference(trained: &FolderRun, tiers: &[Tier])
             assert_eq!(got.len(), GREEDY.tokens);
             assert_eq!(got, *want, "{}, {}: {prompt}", trained.setup.name, tier.name());
         }
-        together_and_alone(trained, tier);
     }
 }
 
+/// Every model on one tier, and one in three four texts at once: how these share caches and launches depends little on
+/// what layers compute.
 fn write_as_the_reference(setups: impl IntoIterator<Item = Setup>) {
     for (number, setup) in setups.into_iter().enumerate() {
-        writes_as_alone_and_as_the_reference(&trained_model(setup), in_turn(number, &Tier::EVERYWHERE));
+        let (trained, tiers) = (trained_model(setup), in_turn(number, &Tier::EVERYWHERE));
+        match is_long() || number % 3 == 0 {
+            true => writes_as_alone_and_as_the_reference(&trained, tiers),
+            false => writes_as_the_reference(&trained, tiers),
+        }
     }
 }
 
