@@ -434,11 +434,13 @@ fn every_variant_composes_and_is_written() {
     }
     println!("{} variants", variants.len());
     let of_gpus: HashSet<Kernel> = portable_variants().into_iter().collect();
-    let check = |dispatch: &Dispatch| check(dispatch, of_gpus.contains(&dispatch.kernel));
+    let indexed = writers::Indexed::default();
+    let check = |dispatch: &Dispatch| check(dispatch, of_gpus.contains(&dispatch.kernel).then_some(&indexed));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     // In turns: those of GPUs come last, and take longer.
     let of_thread = |first| variants.iter().skip(first).step_by(threads).for_each(check);
     std::thread::scope(|scope| (0..threads).for_each(|first| drop(scope.spawn(move || of_thread(first)))));
+    indexed.are_all();
 }
 
 /// Whether `kernel` has something that none had of which `known` has heard, by file and entry point.
@@ -452,12 +454,12 @@ fn brings_something(kernel: &Kernel, known: &mut HashSet<(&'static str, &'static
     parts.filter(|part| known.insert((kernel.file, kernel.entry, part.clone()))).count() > 0
 }
 
-fn check(dispatch: &Dispatch, is_of_gpus: bool) {
+fn check(dispatch: &Dispatch, of_gpus: Option<&writers::Indexed>) {
     let composed = compose(&dispatch.kernel).unwrap_or_else(|e| panic!("{e}"));
     check_bindings_and_params(dispatch, &composed);
     uniformity::check(&dispatch.kernel, &composed);
     finite::check(&dispatch.kernel, &composed);
-    writers::check(&dispatch.kernel, composed, is_of_gpus);
+    writers::check(&dispatch.kernel, composed, of_gpus);
 }
 
 fn check_bindings_and_params(dispatch: &Dispatch, composed: &Composed) {

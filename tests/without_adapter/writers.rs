@@ -14,10 +14,11 @@ use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{AddressSpace, Expression, Function, Handle, Module, ResourceBinding, ShaderStage, Statement};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 
 /// Panics unless every API that can run a variant has it written, and, if it is one of GPUs, with arrays that stay in
 /// registers.
-pub fn check(kernel: &Kernel, mut composed: Composed, is_of_gpus: bool) {
+pub fn check(kernel: &Kernel, mut composed: Composed, of_gpus: Option<&Indexed>) {
     let shader = Shader::new(kernel, &composed);
     let words = shader.spirv().unwrap_or_else(|e| panic!("{kernel}: SPIR-V: {e}"));
     memory_model::check(kernel, &composed, &words);
@@ -30,8 +31,8 @@ pub fn check(kernel: &Kernel, mut composed: Composed, is_of_gpus: bool) {
         composed = compose(&kernel.clone().on_metal()).unwrap_or_else(|e| panic!("{e}"));
     }
     unroll(&mut composed.module);
-    if is_of_gpus {
-        check_arrays(kernel, &composed.module);
+    if let Some(indexed) = of_gpus {
+        indexed.check(kernel, &composed.module);
     }
     let shader = Shader::new(kernel, &composed);
     shader.msl().unwrap_or_else(|e| panic!("{kernel}: MSL: {e}"));
@@ -55,15 +56,29 @@ const INDEXED_BY_VALUES: [(&str, &str); 8] = [
     ("rope", "a value"),
 ];
 
-/// Panics if an array of an invocation is indexed by more than constants in an unrolled module: a GPU's compiler does
-/// not keep it in registers then.
-fn check_arrays(kernel: &Kernel, module: &Module) {
-    let functions = module.functions.iter().map(|(_, function)| function);
-    for function in functions.chain(module.entry_points.iter().map(|entry| &entry.function)) {
-        for array in arrays_indexed_by_values(module, function) {
-            let is_known = INDEXED_BY_VALUES.contains(&(kernel.file, &array));
-            assert!(is_known, "{kernel}: `{array}` is indexed by values");
+/// The arrays of an invocation that kernels index by more than constants: a GPU's compiler does not keep these in
+/// registers.
+#[derive(Default)]
+pub struct Indexed(Mutex<BTreeSet<(&'static str, String)>>);
+
+impl Indexed {
+    /// Panics if an unrolled module has one that is not expected.
+    fn check(&self, kernel: &Kernel, module: &Module) {
+        let functions = module.functions.iter().map(|(_, function)| function);
+        for function in functions.chain(module.entry_points.iter().map(|entry| &entry.function)) {
+            for array in arrays_indexed_by_values(module, function) {
+                let is_known = INDEXED_BY_VALUES.contains(&(kernel.file, &array));
+                assert!(is_known, "{kernel}: `{array}` is indexed by values");
+                self.0.lock().expect("no thread panics with it").insert((kernel.file, array));
+            }
         }
+    }
+
+    /// Panics unless each expected one was found.
+    pub fn are_all(self) {
+        let found = self.0.into_inner().expect("no thread panicked with it");
+        let expected = INDEXED_BY_VALUES.map(|(file, array)| (file, array.to_string()));
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), expected);
     }
 }
 
@@ -71,7 +86,7 @@ fn check_arrays(kernel: &Kernel, module: &Module) {
 #[should_panic(expected = "`sums` is indexed by values")]
 fn an_array_that_is_indexed_by_values_is_found() {
     let module = naga::front::wgsl::parse_str(include_str!("writers/indexed.wgsl")).expect("WGSL");
-    check_arrays(&Kernel::new("mine/file", "main", F32), &module);
+    Indexed::default().check(&Kernel::new("mine/file", "main", F32), &module);
 }
 
 /// The names of a function's arrays, of those of its invocation, and of arguments, that it indexes by what it computes.
