@@ -32,7 +32,7 @@ fn errors_on_the_command_line() {
         (
             "heads that do not divide",
             &["--model.model_config.num_heads=5"],
-            &["--model.model_config.num_heads: 5 heads do not divide hidden_size 48; change one of them"],
+            &["--model.model_config.num_heads: 5 heads do not divide hidden_size 32; change one of them"],
         ),
         (
             "multi-token prediction at an odd width",

@@ -144,7 +144,7 @@ fn checkpoints_of_another_model() {
     let other = "--model.model_config.hidden_size=64";
     let place = Place::with_run();
     let resumed: &[(&str, &str, &str)] = &[
-        ("resuming another model", other, "hidden_size is 48 there, 64 here"),
+        ("resuming another model", other, "hidden_size is 32 there, 64 here"),
         (
             "with other data",
             "--train_dataset.eval_fraction=0.3",
@@ -209,7 +209,7 @@ fn checkpoints_of_another_model() {
         (
             "a wider model's weights",
             other,
-            &["`model.embed_tokens.weight` is F32 [256, 48] there, F32 [256, 64] in this model", remedy],
+            &["`model.embed_tokens.weight` is F32 [256, 32] there, F32 [256, 64] in this model", remedy],
         ),
         (
             "weights without biases",

@@ -62,7 +62,7 @@ fn a_run_that_finds_no_memory_names_the_largest_consumers() {
 fn a_sample_without_room_names_the_cap_that_has_it() {
     const STEPS: u64 = 2;
     const SLACK: u64 = 16 << 10; // for what follows from the number of steps
-    let setup = Setup::new("crowded", "").with(&[
+    let setup = Setup::new("crowded", "").wide().with(&[
         "--sample={prompt: the, tokens: 12, temperature: 0}",
         "--use_parallel=True",
         "--parallel_config={model_parallel: 2, use_seq_parallel: True, vocab_emb_dp: False}",

@@ -13,7 +13,7 @@ const UP_AND_DOWN: [&str; 2] =
     ["--lr_schedule={type: ConstantWarmUpLR, learning_rate: 1.0e-2, warmup_steps: 5}", "--keep_best=True"];
 
 fn judged(overrides: &[&str]) -> FolderRun {
-    evaluated(Setup::new("judged", ""), 3, overrides)
+    evaluated(Setup::new("judged", "").wide(), 3, overrides)
 }
 
 fn checkpoints(run: &FolderRun) -> CheckpointFolder {

@@ -160,7 +160,7 @@ fn what_does_not_belong_together_is_one_line() {
         "{bias}"
     );
     let width = line(&narrow, &plain, &out);
-    assert!(width.contains("F32 [48, 64] there, F32 [48, 32] in this model"), "{width}");
+    assert!(width.contains("F32 [32, 64] there, F32 [32, 32] in this model"), "{width}");
     assert!(!out.exists());
     let taken = line(&plain, &plain, &plain);
     assert!(taken.contains("is there already and not empty"), "{taken}");

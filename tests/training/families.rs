@@ -263,7 +263,7 @@ fn of_rotated_heads(model: &str) -> Setup {
 /// `GRISTMILL_LONG`.
 #[test]
 fn each_part_follows_on_other_tiers_and_in_16_bits() {
-    let bloom = || Setup::typed("BloomConfig", "bloom", "sliding_window: 7, num_heads: 6");
+    let bloom = || Setup::typed("BloomConfig", "bloom", "sliding_window: 7, num_heads: 6").wide();
     let baichuan = || Setup::typed("Baichuan2_13BConfig", "baichuan2", "n_kv_heads: 2");
     let pangu = || Setup::typed("PanguAlphaConfig", "pangu-alpha", "");
     let float16 = ["--model.model_config.compute_dtype=float16", "--runner_wrapper.scale_sense=1024"];

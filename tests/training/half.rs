@@ -45,8 +45,8 @@ fn soft_caps_follow_in_16_bits() {
 fn every_option_of_llama_follows_in_16_bits() {
     let model = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, tie_word_embeddings: True, \
                  rotary_interleaved: True, partial_rotary_factor: 0.5, intermediate_size: 37, \
-                 rope_scaling: {rope_type: longrope, original_max_position_embeddings: 16, short_factor: [1, 1, 1], \
-                 long_factor: [1.5, 2, 4], attention_factor: 1.25}";
+                 rope_scaling: {rope_type: longrope, original_max_position_embeddings: 16, short_factor: [1, 1], \
+                 long_factor: [2, 4], attention_factor: 1.25}";
     follow(1, 6, || Setup::new("qwen", model));
 }
 

@@ -94,8 +94,8 @@ fn only_adapters_have_gradients_and_moments() {
         let plan = Setup::new("memory", &model).plan();
         let recordings = Recordings::new(&plan, Capabilities::software(), 10).expect("a plan");
         let forecast = Forecast::new(&recordings);
-        // Two layers, q and v in each: A (4, 48) and B (48, 4).
-        let of_adapters = 2 * 2 * 2 * 4 * 48u64;
+        // Two layers, q and v in each: A (4, 32) and B (32, 4).
+        let of_adapters = 2 * 2 * 2 * 4 * 32u64;
         assert_eq!(count::lora(&plan.model) as u64, of_adapters);
         // Segments are whole multiples of 128 elements, as each stack of A and of B is here.
         assert_eq!(forecast.gradient_bytes, 4 * of_adapters);
@@ -224,12 +224,12 @@ fn the_files_are_those_of_peft() {
     assert_eq!(
         shapes,
         [
-            ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", &[4usize, 48][..]),
-            ("base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", &[48, 4]),
+            ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight", &[4usize, 32][..]),
+            ("base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight", &[32, 4]),
             ("base_model.model.model.layers.1.mlp.down_proj.lora_A.weight", &[4, 64]),
-            ("base_model.model.model.layers.1.mlp.down_proj.lora_B.weight", &[48, 4]),
-            ("base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight", &[4, 48]),
-            ("base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight", &[48, 4]),
+            ("base_model.model.model.layers.1.mlp.down_proj.lora_B.weight", &[32, 4]),
+            ("base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight", &[4, 32]),
+            ("base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight", &[32, 4]),
         ]
     );
     let text = std::fs::read(checkpoint.join("adapter/adapter_config.json")).expect("a configuration");

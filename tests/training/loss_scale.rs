@@ -90,7 +90,7 @@ fn an_infinity_in_any_gradient_is_caught_and_changes_nothing() {
 fn a_resumed_run_continues_the_scale_exactly() {
     let run = |stops: &[u64]| {
         let callbacks = "--callbacks=[{type: CheckpointMonitor, save_checkpoint_steps: 1000}]";
-        let run = FolderRun::new(Setup::new("scaled", "").with(&[ADAPTIVE, LARGE, callbacks]));
+        let run = FolderRun::new(Setup::new("scaled", "").wide().with(&[ADAPTIVE, LARGE, callbacks]));
         stops.iter().for_each(|&stop| {
             run.train(stop);
         });
@@ -144,11 +144,11 @@ fn norms(trained: &Trained) -> Vec<f32> {
 
 #[test]
 fn steps_at_or_over_the_threshold_are_skipped() {
-    let plain = Setup::new("spikes", "").train(6);
+    let plain = Setup::new("spikes", "").wide().train(6);
     let third = norms(&plain)[2];
     let skip = |threshold: f64, steps| {
         let threshold = format!("--runner_wrapper.global_norm_spike_threshold={threshold}");
-        let setup = Setup::new("spikes", "");
+        let setup = Setup::new("spikes", "").wide();
         setup.with(&["--use_skip_data_by_global_norm=True", &threshold]).train(steps)
     };
     // At the threshold a step is skipped, too.
@@ -162,7 +162,7 @@ fn steps_at_or_over_the_threshold_are_skipped() {
     }
     assert!((1..6).contains(&global_step), "{global_step} updates in 6 steps");
     let none = skip(1e-6, 2);
-    assert_eq!(none.weights, Setup::new("spikes", "").initial_weights(), "no step was made");
+    assert_eq!(none.weights, Setup::new("spikes", "").wide().initial_weights(), "no step was made");
     let all = skip(1e6, 6);
     assert!(all.states == plain.states && all.weights == plain.weights, "a threshold that nothing reaches");
 }
@@ -181,7 +181,9 @@ fn fails(run: &FolderRun, stop_step: u64) -> String {
 fn too_many_spikes_in_a_row_end_the_run() {
     let skips = "--runner_wrapper={use_skip_data_by_global_norm: True, global_norm_spike_threshold: 1.e-6}";
     let run = FolderRun::new(
-        Setup::new("spikes", "").with(&[skips, "--monitor_config.global_norm_spike_count_threshold=4"]),
+        Setup::new("spikes", "")
+            .wide()
+            .with(&[skips, "--monitor_config.global_norm_spike_count_threshold=4"]),
     );
     let line = fails(&run, 20);
     assert!(line.starts_with("training stopped because steps 1 to 4 had a gradient norm of "), "{line}");

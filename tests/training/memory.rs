@@ -75,8 +75,8 @@ fn moments_are_kept_for_what_uses_them() {
         };
         ["weights", "gradients", "first moments", "second moments"].map(bytes)
     };
-    // The matrices of two layers, 48 wide: wqkv, wo, gate and up, down. Every size is a multiple of 128 elements.
-    let matrices = 4 * 2 * (3 * 48 * 48 + 48 * 48 + 2 * 64 * 48 + 48 * 64);
+    // The matrices of two layers, 32 wide: wqkv, wo, gate and up, down. Every size is a multiple of 128 elements.
+    let matrices = 4 * 2 * (3 * 32 * 32 + 32 * 32 + 2 * 64 * 32 + 32 * 64);
     let plain = persistent(&[]);
     assert_eq!(plain, [plain[0]; 4]);
     let [w, g, m, v] = persistent(&["--optimizer={type: Muon}"]);
@@ -188,7 +188,7 @@ fn tensors_that_cannot_be_split_are_named_in_the_error() {
         ),
     ];
     for (change, expected) in cases {
-        let plan = Setup::new("unsplittable", "").with(change).plan();
+        let plan = Setup::new("unsplittable", "").wide().with(change).plan();
         let refused = record(&plan, Capabilities::software().with_binding_bytes(MIB));
         let line = refused.err().expect("an error").to_string();
         println!("{line}");
@@ -208,7 +208,7 @@ fn more_rows_than_the_experts_of_a_rank_can_receive_are_refused() {
             "--moe_config={{expert_num: 8, num_experts_chosen: 2, moe_intermediate_size: 4, {routing}}}"
         );
         let flags = [&*moe, &format!("--batch_size={batch_size}"), "--gradient_accumulation_steps=1"];
-        let plan = Setup::new("many rows", "").with(&flags).with(&ranks).plan_on_rank(1, 4);
+        let plan = Setup::new("many rows", "").wide().with(&flags).with(&ranks).plan_on_rank(1, 4);
         record(&plan, Capabilities::software().with_binding_bytes(MIB))
     };
     // The widest tensor is as wide as the model, 48.

@@ -6,7 +6,7 @@ use crate::runs::{Setup, new_trainer};
 fn initial_weights_are_submitted_in_portions() {
     // Embedding and head take 18 MiB each.
     let setup =
-        Setup::new("portions", "").with(&["--model.model_config.vocab_size=100000", "--batch_size=1"]);
+        Setup::new("portions", "").with(&["--model.model_config.vocab_size=150000", "--batch_size=1"]);
     let (plan, _, length) = setup.data();
     let gpu = setup.gpu();
     let before = gpu.submissions();

@@ -159,7 +159,7 @@ pub fn in_fp8(tensors: &TensorFile, code: impl Fn(usize) -> u8) -> (Vec<Stored>,
 
 #[test]
 fn fp8_is_multiplied_by_the_scales_of_its_blocks() {
-    let setup = || Setup::new("fp8", "rotary_interleaved: True");
+    let setup = || Setup::new("fp8", "rotary_interleaved: True").wide();
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.safetensors");
     let config =

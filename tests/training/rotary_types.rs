@@ -43,7 +43,7 @@ fn chatglm() {
     follows("chatglm3", "dialect/chatglm3.yaml", &sizes);
     follows("glm4", "dialect/glm4.yaml", &sizes);
     // Names of Llama, since gate and up of an odd width are not one tensor.
-    let odd = ["padded_vocab_size=256", "num_attention_heads=4", "kv_channels=12", "ffn_hidden_size=37", STD];
+    let odd = ["padded_vocab_size=256", "num_attention_heads=4", "kv_channels=8", "ffn_hidden_size=37", STD];
     follows("chatglm3 odd", "dialect/chatglm3.yaml", &odd);
 }
 
@@ -67,7 +67,7 @@ fn types_of_hugging_face() {
 
 #[test]
 fn qwen() {
-    follows("qwen", "dialect/qwen.yaml", &[&LLAMA[..], &[WIDTH, "kv_channels=12", STD]].concat());
+    follows("qwen", "dialect/qwen.yaml", &[&LLAMA[..], &[WIDTH, "kv_channels=8", STD]].concat());
 }
 
 #[test]

@@ -77,23 +77,26 @@ fn gates_of_attention_follow_the_reference() {
 /// under Muon.
 #[test]
 fn linear_attention_follows_the_reference() {
-    follows(&Setup::of_linear_attention("linear attention", ""));
+    follows(&Setup::of_linear_attention("linear attention", "").wide());
     let portable = ["--context.tier=portable"];
     let narrow =
-        Setup::of_linear_attention("narrow convolution", "linear_conv_kernel_dim: 2").with(&portable);
+        Setup::of_linear_attention("narrow convolution", "linear_conv_kernel_dim: 2").wide().with(&portable);
     follows_the_reference(&narrow, 4);
     let adapters = "pet_config: {pet_type: lora, random_base: True, lora_dropout: 0.0, lora_rank: 3, target_modules: '.*'}";
     // Queries and keys of length 1 have gradients as small as the usual eps, of which AdamW makes full steps.
     let eps = ["--optimizer={type: AdamW, betas: [0.9, 0.95], eps: 1.e-4, weight_decay: 0.1}"];
-    let adapters = Setup::of_linear_attention("adapters of linear attention", adapters).with(&eps);
+    let adapters = Setup::of_linear_attention("adapters of linear attention", adapters).wide().with(&eps);
     follows_the_reference(&adapters, 4);
     let muon = ["--optimizer={type: Muon, weight_decay: 0.1}"];
-    follows_the_reference(&Setup::of_linear_attention("linear attention under Muon", "").with(&muon), 4);
+    follows_the_reference(
+        &Setup::of_linear_attention("linear attention under Muon", "").wide().with(&muon),
+        4,
+    );
     for compute in ["float16", "bfloat16"] {
         let compute = format!("--model.model_config.compute_dtype={compute}");
         let halves = ["--runner_wrapper.scale_sense=1024", &compute];
         follows_the_reference(
-            &Setup::of_linear_attention("linear attention in 16 bits", "").with(&halves),
+            &Setup::of_linear_attention("linear attention in 16 bits", "").wide().with(&halves),
             4,
         );
     }
@@ -151,7 +154,7 @@ fn scaled_rotations_follow_the_reference() {
     follows(&Setup::of_growing_queries("growing queries", ""));
     let dynamic = "rope_scaling: {rope_type: dynamic, factor: 8, original_max_position_embeddings: 2}";
     let lists = "rotary_percent: 0.5, rope_scaling: {rope_type: longrope, original_max_position_embeddings: 16, \
-                 short_factor: [1, 1, 1], long_factor: [1.5, 2, 4], attention_factor: 1.25}";
+                 short_factor: [1, 1], long_factor: [2, 4], attention_factor: 1.25}";
     let scaled = [("yarn", yarn), ("llama3", llama3), ("dynamic", dynamic), ("longrope", lists)];
     for setup in scaled.map(|(name, keys)| Setup::new(name, keys)) {
         follows(&setup);

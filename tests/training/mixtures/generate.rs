@@ -18,7 +18,7 @@ fn shapes() -> Vec<Setup> {
     let hot = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 1.2, enable_cold_hot_expert: True, \
                hot_expert_num: 2, cold_token_percent: 0.5, update_step: 100, sparsemixer_jitter_eps: 0.3";
     vec![
-        Setup::experts("biased", biased, "use_qk_norm: True, n_kv_heads: 2").with(&["--batch_size=3"]),
+        Setup::experts("biased", biased, "use_qk_norm: True, n_kv_heads: 2").wide().with(&["--batch_size=3"]),
         Setup::experts("slots", slots, "mtp_depth: 1, mtp_loss_factor: 0.3"),
         Setup::experts("hot", hot, "sliding_window: 7"),
         Setup::experts("dropless", "expert_num: 4, num_experts_chosen: 2, use_gmm: True", ""),

@@ -29,7 +29,7 @@ fn mixture(name: &'static str, cold_share: &str) -> Setup {
          aux_loss_factors: [0.01], shared_expert_num: 1, enable_cold_hot_expert: True, hot_expert_num: {HOT}, \
          cold_token_percent: {cold_share}, update_step: {UPDATE_STEP}"
     );
-    small(Setup::experts(name, &routing, "")).with(&["--moe_config.moe_intermediate_size=40"])
+    small(Setup::experts(name, &routing, "")).wide().with(&["--moe_config.moe_intermediate_size=40"])
 }
 
 fn hot() -> Setup {
