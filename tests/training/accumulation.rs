@@ -80,15 +80,13 @@ fn tokens_weigh_the_same_in_micro_batches_of_different_lengths() {
     let text = "--train_dataset={data_loader: {type: TextDataLoader, dataset_files: tests/data/mill.txt}, eod_token_id: 32, \
                 eod_mask_loss: True}";
     let setup = |batch: &str, accumulation: &str, is_per_token: &str| {
-        Setup::new("per token", "")
-            .with(&[
-                text,
-                &format!("--batch_size={batch}"),
-                &format!("--gradient_accumulation_steps={accumulation}"),
-                &format!("--runner_wrapper.calculate_per_token_loss={is_per_token}"),
-                "--lr_schedule.warmup_steps=0",
-            ])
-            .wide()
+        Setup::new("per token", "").wide().with(&[
+            text,
+            &format!("--batch_size={batch}"),
+            &format!("--gradient_accumulation_steps={accumulation}"),
+            &format!("--runner_wrapper.calculate_per_token_loss={is_per_token}"),
+            "--lr_schedule.warmup_steps=0",
+        ])
     };
     let whole = first_step(&setup("8", "1", "False"));
     for (batch, accumulation) in [("2", "4"), ("1", "8"), ("8", "1")] {

@@ -181,9 +181,7 @@ fn fails(run: &FolderRun, stop_step: u64) -> String {
 fn too_many_spikes_in_a_row_end_the_run() {
     let skips = "--runner_wrapper={use_skip_data_by_global_norm: True, global_norm_spike_threshold: 1.e-6}";
     let run = FolderRun::new(
-        Setup::new("spikes", "")
-            .wide()
-            .with(&[skips, "--monitor_config.global_norm_spike_count_threshold=4"]),
+        Setup::new("spikes", "").with(&[skips, "--monitor_config.global_norm_spike_count_threshold=4"]),
     );
     let line = fails(&run, 20);
     assert!(line.starts_with("training stopped because steps 1 to 4 had a gradient norm of "), "{line}");
