@@ -63,7 +63,7 @@ fn experts_of_each_type_follow_in_16_bits() {
                 if (of.0, compute) == ("PanguAlphaConfig", "bfloat16") { "--seed=1" } else { "--seed=7" };
             if is_long() || number == [2, 0][turn] {
                 for tier in in_turn(0, &["--context.tier=software", "--context.tier=portable"]) {
-                    follows_the_reference(&model(of, compute).with(&[seed, tier]), 6);
+                    follows_the_reference(&model(of, compute).wide().with(&[seed, tier]), 6);
                 }
             }
         }
