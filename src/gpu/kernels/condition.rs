@@ -114,7 +114,8 @@ conditions! {
     Rotated = "rotated",
     /// Cooperative matrices are loaded and stored by pointers to numbers, as Metal demands, instead of vectors.
     ScalarPointers = "scalar_pointers",
-    /// A product, a sum of rows, embedded tokens or a copy are multiplied by a factor.
+    /// A product, a sum of rows, embedded tokens or a copy are multiplied by a factor; or the scales of an input are
+    /// undone.
     Scaled = "scaled",
     /// A token attends within its document only.
     Segmented = "segmented",

@@ -52,7 +52,13 @@ pub fn attention_backward(
         None => pass.in_two(rec, params),
     }
     if let Some(sinks) = sinks {
-        sinks_backward(rec, sinks, qkv.element, lse, delta);
+        // Matrices leave delta scaled.
+        let by_matrices = division.parts.is_none().then(|| pass.plan(Pass::BackwardQ, rec).kernel);
+        let scales = by_matrices.and_then(|kernel| {
+            let of_qkv = scale_of(rec, &kernel, qkv, "qkv_largest")?;
+            Some([of_qkv, scale_of(rec, &kernel, dout, "dout_largest")?])
+        });
+        sinks_backward(rec, sinks, qkv.element, [lse, delta], scales);
     }
 }
 

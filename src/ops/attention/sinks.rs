@@ -2,7 +2,9 @@
 //! (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2024; OpenAI, "gpt-oss", 2025).
 
 use crate::element::{Element, stride_of};
+use crate::kernels::Condition;
 use crate::ops::column_sum::fold_partials;
+use crate::ops::largest::PARTS;
 use crate::ops::per_block;
 use crate::record::{Binding, Recorder, Tensor};
 
@@ -38,21 +40,33 @@ impl Sinks {
 }
 
 /// Adds −Σ exp(sink − lse) · delta of each head, over the rows of lse and delta (N, heads), to the gradient of `sinks`,
-/// if they have one: f32, summed in a fixed order.
+/// if they have one: f32, summed in a fixed order. `scales` are the largest magnitudes of qkv and dout by which matrices
+/// have scaled delta, if they have.
 #[track_caller]
-pub(super) fn sinks_backward(rec: &mut Recorder, sinks: Sinks, element: Element, lse: Tensor, delta: Tensor) {
+pub(super) fn sinks_backward(
+    rec: &mut Recorder,
+    sinks: Sinks,
+    element: Element,
+    [lse, delta]: [Tensor; 2],
+    scales: Option<[Binding; 2]>,
+) {
     let Some(gradient) = sinks.gradient else { return };
     let blocks = lse.rows.div_ceil(ROWS);
     let partials = rec.tensor("partials", blocks, lse.cols, Element::F32);
     let columns4 = stride_of(lse.cols) / 4;
     let (kernel, grid) =
         per_block(rec, "attention/sinks_backward", "attention_sinks_backward", element, [columns4, blocks]);
-    let bindings = [
+    let mut bindings = vec![
         sinks.bind(lse.cols, element),
         lse.bind_with_offset("lse", Element::F32),
         delta.bind("delta", Element::F32),
         partials.bind("partials", Element::F32),
     ];
+    let mut kernel = kernel.constant("ROWS", ROWS).condition(Condition::Scaled, scales.is_some());
+    if let Some(scales) = scales {
+        kernel = kernel.constant("PARTS", PARTS);
+        bindings.extend(scales);
+    }
     let params = Params {
         rows: lse.rows,
         columns4,
@@ -60,6 +74,6 @@ pub(super) fn sinks_backward(rec: &mut Recorder, sinks: Sinks, element: Element,
         lse_stride4: lse.stride4(),
         delta_stride4: delta.stride4(),
     };
-    rec.dispatch(kernel.constant("ROWS", ROWS), &bindings, &params, grid);
+    rec.dispatch(kernel, &bindings, &params, grid);
     fold_partials(rec, partials, gradient);
 }
