@@ -35,7 +35,9 @@ const SHAPES: [(u32, u32, u32); 4] = [(33, 31, 20), (70, 65, 33), (1, 31, 20), (
 #[test]
 fn products_through_gelu() {
     for (kind, element) in KINDS.into_iter().zip([F32, Bf16, F16, Bf16, F32]) {
-        for shape in SHAPES {
+        // Tiles are those of any formula; those of few rows are kernels of their own.
+        let shapes = if kind.0 == Gelu::Tanh { &SHAPES[..] } else { &SHAPES[2..] };
+        for &shape in shapes {
             check(&format!("product {shape:?} {element:?} through {:?}", kind.0), |case| {
                 both_ways(case, shape, kind, element);
             });

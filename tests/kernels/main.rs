@@ -11,7 +11,6 @@ mod balance;
 mod causal_conv;
 mod decode;
 mod delta_gates;
-mod documents;
 mod draw;
 mod dropout;
 mod elementwise;

@@ -94,7 +94,9 @@ fn packed_documents_learn_as_if_alone() {
     let data = format!("--train_dataset={{{TEXT}, eod_reset: True}}");
     let linear = Setup::of_linear_attention("linear attention", "");
     let convolutions = Setup::of_convolutions("convolutions", "");
-    for setup in [Setup::new("rotated", ""), Setup::gpt2("learned", ""), linear, convolutions] {
+    for setup in
+        [Setup::new("rotated", "sliding_window: 5"), Setup::gpt2("learned", ""), linear, convolutions]
+    {
         let setup = setup.with(&[&data]);
         let trained = setup.train(1);
         let (plan, data, _) = setup.data();
