@@ -30,6 +30,7 @@ pub fn fingerprint(rec: &mut Recorder, part: Tensor, first: u32, sums: Tensor, i
         buffer: part.buffer,
         offset: part.offset - rest,
         bytes: rest + part.bytes(),
+        touched: None,
     };
     let kernel = Kernel::new("fingerprint", "fingerprint", Element::F32);
     let kernel = kernel.constant("LANES", LANES).constant("EACH", EACH);

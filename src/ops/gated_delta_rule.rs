@@ -13,6 +13,7 @@
 
 mod scratch;
 
+use self::scratch::Held::{Dots, Dstates, Dwritten, Gates, Inverse, Products, Scores, States, Written};
 pub use self::scratch::SCRATCH_BYTES;
 use self::scratch::{Part, Scratch};
 use super::attention::DocumentBounds;
@@ -181,7 +182,8 @@ pub fn gated_delta_rule(
         pass.states(rec, &scratch, of_state);
         let columns = columns_of(shape.value_dim);
         let (kernel, grid) = pass.by_chunk("gated_delta_rule_outputs", part.heads, columns, shape.value_dim);
-        pass.dispatch(rec, kernel, vec![scratch.bind(), inputs.bind_qk(), out], false, grid);
+        let held = scratch.bind(&[Gates, Scores, Written, States]);
+        pass.dispatch(rec, kernel, vec![held, inputs.bind_qk(), out], false, grid);
     }
 }
 
@@ -222,19 +224,20 @@ pub fn gated_delta_rule_backward(
         match rec.capabilities().tier {
             Tier::Software => {
                 let (kernel, grid) = pass.walk("gated_delta_rule_written");
-                let mut bindings = vec![scratch.bind(), inputs.bind_qk(), inputs.bind_v()];
-                bindings.push(inputs.bind_gates());
+                let held = scratch.bind(&[Written, States]);
+                let bindings = vec![held, inputs.bind_qk(), inputs.bind_v(), inputs.bind_gates()];
                 pass.dispatch(rec, kernel, bindings, true, grid);
                 let (kernel, grid) = pass.walk("gated_delta_rule_walk_backward");
-                let mut bindings = vec![scratch.bind(), inputs.bind_qk(), dout_binding];
-                bindings.push(inputs.bind_gates());
+                let held = scratch.bind(&[Dwritten, Dstates]);
+                let bindings = vec![held, inputs.bind_qk(), dout_binding, inputs.bind_gates()];
                 pass.dispatch(rec, kernel, bindings, true, grid);
             }
             Tier::Portable | Tier::Matrix => {
                 pass.states(rec, &scratch, None);
                 let (kernel, grid) = pass.by_state("gated_delta_rule_states_backward");
                 let kernel = kernel.condition(Condition::Gradient, true);
-                let bindings = vec![scratch.bind(), inputs.bind_qk(), dout_binding];
+                let held = scratch.bind(&[Gates, Inverse, Scores, Dwritten, Dstates]);
+                let bindings = vec![held, inputs.bind_qk(), dout_binding];
                 pass.dispatch(rec, kernel, bindings, false, grid);
             }
         }
@@ -247,11 +250,13 @@ pub fn gated_delta_rule_backward(
         };
         let (kernel, grid) = of_chunks(rec, "gated_delta_rule_pairs", part.heads, CHUNK / 4, CHUNK);
         let dv = gradients.v.bind_with_offset("dv", element);
-        pass.dispatch(rec, kernel, vec![scratch.bind(), inputs.bind_qk(), dout_binding, dv], true, grid);
+        let held = scratch.bind(&[Gates, Inverse, Scores, Written, Dwritten]);
+        pass.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout_binding, dv], true, grid);
         let heads = part.heads / shape.group();
         let (kernel, grid) = of_chunks(rec, "gated_delta_rule_gradients", heads, columns, shape.key_dim);
         let dqk = gradients.qk.bind_with_offset("dqk", element);
-        pass.dispatch(rec, kernel, vec![scratch.bind(), inputs.bind_qk(), dout_binding, dqk], false, grid);
+        let held = scratch.bind(&[Gates, Inverse, Scores, Written, States, Dwritten, Dstates, Dots]);
+        pass.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout_binding, dqk], false, grid);
         pass.gate_gradients(rec, &scratch, gradients.gates);
     }
 }
@@ -542,18 +547,19 @@ impl Pass<'_> {
         let items = u64::from(self.all_chunks()) * u64::from(self.part.heads);
         let (kernel, grid) =
             per_item("gated_delta_rule/gates", "gated_delta_rule_gates", self.element(), items);
-        let mut bindings = vec![scratch.bind()];
-        bindings.push(self.inputs.bind_gates());
+        let bindings = vec![scratch.bind(&[Gates]), self.inputs.bind_gates()];
         self.dispatch(rec, kernel, bindings, true, grid);
     }
 
     /// The inverses and scores of all chunks, what each token writes, and all states.
     fn states(&self, rec: &mut Recorder, scratch: &Scratch, final_state: Option<Binding>) {
         let (kernel, grid) = self.by_chunk("gated_delta_rule_prepare", self.part.heads, CHUNK / 4, CHUNK);
-        self.dispatch(rec, kernel, vec![scratch.bind(), self.inputs.bind_qk()], true, grid);
+        let held = scratch.bind(&[Gates, Inverse, Scores]);
+        self.dispatch(rec, kernel, vec![held, self.inputs.bind_qk()], true, grid);
         let (kernel, grid) = self.by_state("gated_delta_rule_states");
         let kernel = kernel.condition(Condition::FinalState, final_state.is_some());
-        let mut bindings = vec![scratch.bind(), self.inputs.bind_qk(), self.inputs.bind_v()];
+        let held = scratch.bind(&[Gates, Inverse, Written, States]);
+        let mut bindings = vec![held, self.inputs.bind_qk(), self.inputs.bind_v()];
         bindings.extend(final_state);
         self.dispatch(rec, kernel, bindings, false, grid);
     }
@@ -562,11 +568,12 @@ impl Pass<'_> {
         let file = "gated_delta_rule/gates";
         let rows = self.all_chunks() * self.part.heads;
         let (kernel, grid) = per_row(rec, file, "gated_delta_rule_products", self.element(), rows);
-        self.dispatch(rec, kernel, vec![scratch.bind()], false, grid);
+        let held = scratch.bind(&[States, Dstates, Products]);
+        self.dispatch(rec, kernel, vec![held], false, grid);
         let items = u64::from(self.params.rows) * u64::from(self.params.gate_columns);
         let (kernel, grid) = per_item(file, "gated_delta_rule_gates_backward", self.element(), items);
-        let bindings =
-            vec![scratch.bind(), self.inputs.bind_v(), gradient.bind_with_offset("dgates", Element::F32)];
+        let held = scratch.bind(&[Dwritten, Dots, Products]);
+        let bindings = vec![held, self.inputs.bind_v(), gradient.bind_with_offset("dgates", Element::F32)];
         let params = Params {
             gate_offset: 4 * gradient.offset4() + self.part.first_head,
             gate_stride: gradient.stride,

@@ -103,5 +103,5 @@ fn launch(
 fn bind_words(tensor: Tensor, variable: &'static str, element: Element) -> (u32, Binding) {
     let before = tensor.offset % BINDING_ALIGNMENT;
     let (offset, bytes) = (tensor.offset - before, before + tensor.bytes());
-    ((before / 4) as u32, Binding { variable, element, buffer: tensor.buffer, offset, bytes })
+    ((before / 4) as u32, Binding { variable, element, buffer: tensor.buffer, offset, bytes, touched: None })
 }

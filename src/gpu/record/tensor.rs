@@ -46,6 +46,8 @@ pub struct Binding {
     pub offset: u64,
     /// Length in bytes.
     pub bytes: u64,
+    /// Bytes that the dispatch reads and writes there; `None` if these are all, as often as the variable is accessed.
+    pub touched: Option<u64>,
 }
 
 impl Binding {
@@ -151,7 +153,7 @@ impl Tensor {
         );
         let rest = self.offset % self.binding_unit();
         let (offset, bytes) = (self.offset - rest, rest + self.bytes());
-        Binding { variable, element, buffer: self.buffer, offset, bytes }
+        Binding { variable, element, buffer: self.buffer, offset, bytes, touched: None }
     }
 
     /// Offset of the tensor within its binding, in groups of 4 elements, the unit of the shaders.

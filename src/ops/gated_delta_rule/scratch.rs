@@ -43,6 +43,20 @@ struct Places {
     end: u64,
 }
 
+/// What lies there, by the names of [`Places`].
+#[derive(Clone, Copy)]
+pub(super) enum Held {
+    Gates,
+    Inverse,
+    Scores,
+    Written,
+    States,
+    Dwritten,
+    Dstates,
+    Dots,
+    Products,
+}
+
 impl Scratch {
     /// Room for a part of the heads of `rows` tokens; with `is_backward` also for gradients.
     #[track_caller]
@@ -58,8 +72,10 @@ impl Scratch {
         Self { tensor: rec.tensor("scratch", vectors, 4, Element::F32), places }
     }
 
-    pub fn bind(&self) -> Binding {
-        self.tensor.bind("scratch", Element::F32)
+    /// Binds all of it for a launch that reads or writes `held`.
+    pub fn bind(&self, held: &[Held]) -> Binding {
+        let touched = held.iter().map(|held| 16 * self.places.len(*held)).sum();
+        Binding { touched: Some(touched), ..self.tensor.bind("scratch", Element::F32) }
     }
 
     /// The params with the places.
@@ -103,6 +119,20 @@ impl Places {
             places.end = places.products + chunks * heads;
         }
         places
+    }
+
+    /// Groups of 4 that are held there.
+    fn len(&self, held: Held) -> u64 {
+        match held {
+            Held::Gates => self.inverse,
+            Held::Inverse => self.scores - self.inverse,
+            Held::Scores => self.written - self.scores,
+            Held::Written | Held::Dwritten => self.states - self.written,
+            Held::States if self.dwritten == 0 => self.end - self.states,
+            Held::States | Held::Dstates => self.dwritten - self.states,
+            Held::Dots => self.products - self.dots,
+            Held::Products => self.end - self.products,
+        }
     }
 }
 

@@ -91,7 +91,17 @@ impl Shader {
         let of = |name: &str| {
             launch.bindings.iter().find(|binding| binding.variable == name).map(|binding| binding.bytes)
         };
+        let touched = |name: &str| {
+            launch
+                .bindings
+                .iter()
+                .find(|binding| binding.variable == name)
+                .and_then(|binding| binding.touched)
+        };
         let bytes = self.composed.variables.iter().map(|variable| {
+            if let Some(bytes) = touched(&variable.name) {
+                return bytes;
+            }
             let passes = u64::from(variable.is_read) + u64::from(variable.access == Access::ReadWrite);
             let bound = of(&variable.name).unwrap_or(0);
             // A launch touches only the rows of its tokens in the embedding's table.
