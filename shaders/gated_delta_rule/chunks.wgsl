@@ -20,7 +20,7 @@
 // Numerics: f32, in a fixed order.
 // Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024, section 3.3.
 
-import package::gated_delta_rule::params::{Chunk, chunk_of, params, scratch, square_of, start_of};
+import package::gated_delta_rule::params::{Chunk, all_chunks, chunk_of, dots_of, params, scratch, square_of, start_of};
 import package::gated_delta_rule::product::{GROUPS, Matrix, Place, Quad, from_column, from_row};
 import package::gated_delta_rule::product::{before_of, betas_of, gates_of_row, gates_of_rows, keys_of, place_of};
 import package::gated_delta_rule::product::{product, queries_of, row_of, scaled_rows};
@@ -200,7 +200,7 @@ fn gated_delta_rule_pairs(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(
     @if(!shared_tile) let head = outer % params.heads;
     @if(!shared_tile) let index = outer / params.heads;
     @if(!shared_tile) {
-        if (index >= params.rows / params.tokens * params.chunks) {
+        if (index >= all_chunks()) {
             return;
         }
     }
@@ -244,7 +244,7 @@ fn gated_delta_rule_gradients(@builtin(workgroup_id) workgroup: vec3<u32>, @buil
     @if(!shared_tile) let key_head = outer % (params.heads / params.group);
     @if(!shared_tile) let index = outer / (params.heads / params.group);
     @if(!shared_tile) {
-        if (index >= params.rows / params.tokens * params.chunks) {
+        if (index >= all_chunks()) {
             return;
         }
     }
@@ -309,8 +309,7 @@ fn gated_delta_rule_gradients(@builtin(workgroup_id) workgroup: vec3<u32>, @buil
         for (var r = 0u; r < 4u; r++) {
             let row = 4u * place.group + r;
             if (place.column == 0u && row < chunk.tokens) {
-                let to = params.dots + (block * params.rows + chunk.row + row) * params.heads + head;
-                scratch[to] = vec4<f32>(dots.x[r], dots.z[r] + betas[r] * dots.y[r], dots.y[r], 0.0);
+                scratch[dots_of(block, chunk.index, row, head)] = vec4<f32>(dots.x[r], dots.z[r] + betas[r] * dots.y[r], dots.y[r], 0.0);
             }
         }
     }

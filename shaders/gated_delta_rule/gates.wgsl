@@ -11,7 +11,8 @@
 // An invocation computes the gates of a chunk, or the gradients of a token, of one head; `products` is a reduction.
 // Numerics: sums in f32, in a fixed order. Terms of dlog_decay cancel: its error is relative to their sizes.
 
-import package::gated_delta_rule::params::{chunk_of, gates_of, params, scratch, start_of, state_of, values_of};
+import package::gated_delta_rule::params::{all_chunks, chunk_of, dots_of, gates_of, params, scratch, start_of};
+import package::gated_delta_rule::params::{state_of, values_of};
 import package::lib::element::{Packed, load4};
 import package::lib::grid::linear_index;
 import package::lib::reduce::{STEP, first_of, row_of, row_sum};
@@ -27,7 +28,7 @@ import package::tile::{CHUNK, LANES};
 fn gated_delta_rule_gates(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let item = linear_index(workgroup) * LANES + lane;
     let head = item % params.heads;
-    if (item / params.heads >= params.rows / params.tokens * params.chunks) {
+    if (item / params.heads >= all_chunks()) {
         return;
     }
     let chunk = chunk_of(item / params.heads);
@@ -43,7 +44,7 @@ fn gated_delta_rule_gates(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(
         sum += gates[at];
         let before = select(0.0, exp(sum), start_of(row) < chunk.begin);
         let after = select(0.0, exp(total - sum), chunk.begin + i >= last_start);
-        scratch[gates_of(row, head)] = vec4<f32>(sum, gates[at + params.beta_start], before, after);
+        scratch[gates_of(chunk.index, i, head)] = vec4<f32>(sum, gates[at + params.beta_start], before, after);
     }
 }
 
@@ -52,18 +53,15 @@ fn gated_delta_rule_products(@builtin(workgroup_id) workgroup: vec3<u32>, @built
     let item = row_of(linear_index(workgroup), lane);
     let first = first_of(lane);
     let index = item / params.heads;
-    if (index >= params.rows / params.tokens * params.chunks) {
+    if (index >= all_chunks()) {
         return;
     }
     let head = item % params.heads;
-    let is_last = index % params.chunks == params.chunks - 1u; // nothing reads the state after it
-    let states = state_of(params.states, index + 1u, head);
-    let dstates = state_of(params.dstates, index, head);
+    let states = state_of(params.states, index, 1u, head);
+    let dstates = state_of(params.dstates, index, 0u, head);
     var sum = 0.0;
-    if (!is_last) {
-        for (var i = first; i < 4u * params.d4 * params.v4; i += STEP) {
-            sum += dot(scratch[states + i], scratch[dstates + i]);
-        }
+    for (var i = first; i < 4u * params.d4 * params.v4; i += STEP) {
+        sum += dot(scratch[states + i], scratch[dstates + i]);
     }
     let total = row_sum(sum, lane);
     if (first == 0u) {
@@ -77,33 +75,37 @@ fn gated_delta_rule_gates_backward(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let item = linear_index(workgroup) * LANES + lane;
-    let row = item / params.gate_columns;
+    let place = item / params.gate_columns;
     let head = item % params.gate_columns;
-    if (row >= params.rows) {
+    if (place / CHUNK >= all_chunks()) {
         return;
     }
+    let chunk = chunk_of(place / CHUNK);
+    let token = place % CHUNK;
+    if (token >= chunk.tokens) {
+        return;
+    }
+    let row = chunk.row + token;
     let to = params.gate_offset + row * params.gate_stride + head;
     if (head >= params.heads) {
         dgates[to] = 0.0; // padding
         dgates[to + params.beta_start] = 0.0;
         return;
     }
-    let token = row % params.tokens;
-    let chunk = chunk_of(row / params.tokens * params.chunks + token / CHUNK);
     let start = start_of(row);
     let blocks = (params.d4 + params.block - 1u) / params.block;
     var strength = 0.0;
     for (var c = 0u; c < params.v4; c++) {
         let value = load4(v[params.v_offset + row * params.v_stride + head * params.v4 + c]);
-        strength += dot(value, scratch[values_of(params.dwritten, row, head) + c]);
+        strength += dot(value, scratch[values_of(params.dwritten, chunk.index, token, head) + c]);
     }
     var sum = 0.0;
-    for (var s = row; s < chunk.row + chunk.tokens; s++) {
-        if (start_of(s) == start) {
+    for (var s = token; s < chunk.tokens; s++) {
+        if (start_of(chunk.row + s) == start) {
             for (var block = 0u; block < blocks; block++) {
-                let dots = scratch[params.dots + (block * params.rows + s) * params.heads + head];
+                let dots = scratch[dots_of(block, chunk.index, s, head)];
                 sum += dots.x - dots.y;
-                if (s == row) {
+                if (s == token) {
                     strength -= dots.z;
                 }
             }
@@ -112,6 +114,6 @@ fn gated_delta_rule_gates_backward(
     if (start_of(chunk.row + chunk.tokens - 1u) == start) {
         sum += scratch[params.products + chunk.index * params.heads + head].x;
     }
-    dgates[to] = select(sum, 0.0, token == start);
+    dgates[to] = select(sum, 0.0, chunk.begin + token == start);
     dgates[to + params.beta_start] = strength;
 }

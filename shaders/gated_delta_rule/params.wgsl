@@ -1,6 +1,7 @@
 // Shared by the kernels of the gated delta rule: sizes, and where its tensors are.
 //
-// What passes between launches lies in one f32 tensor, `scratch`, in groups of 4. For each token and head
+// What passes between launches lies in one f32 tensor, `scratch`, in groups of 4. For each token and head, with room for
+// whole chunks,
 //
 //   gates     (c, beta, before, after)   c: Σ log decay of the chunk's tokens up to this one
 //                                        before: the share that is left of the state before the chunk
@@ -12,6 +13,9 @@
 //   squares   two matrices (CHUNK, CHUNK): the inverse and the scores; in the backward pass then their gradients
 //   states    the state (K, V) before the chunk, and dstates, the gradient of the state after it
 //
+// Behind the states of a sequence is the state after its last chunk.
+// A launch has some consecutive chunks of each sequence, a segment. The state before a segment, and in the backward pass
+// the gradient of the state after it, pass from one segment to the next in `carry_in` and `carry_out`.
 // Documents: shares and weights that reach over a boundary are 0.
 
 import package::tile::CHUNK;
@@ -19,7 +23,8 @@ import package::tile::CHUNK;
 struct Params {
     rows: u32, // N
     tokens: u32, // T, of a sequence
-    chunks: u32, // of a sequence
+    begin: u32, // those of a sequence before the segment
+    chunks: u32, // of a sequence, in the segment
     heads: u32, // of values, in this launch
     all_heads: u32,
     group: u32, // value heads per head of keys
@@ -52,6 +57,8 @@ struct Params {
     dstates: u32,
     dots: u32,
     products: u32,
+    carry_in: u32,
+    carry_out: u32,
     state_offset: u32, // of the first head in final_state
     block: u32, // groups of columns of a block of dots
     // CHUNK, the groups of 4 terms that are staged at once, and 3: lengths of loops, which are hidden here from
@@ -64,7 +71,7 @@ struct Params {
 
 // A chunk of a sequence.
 struct Chunk {
-    index: u32, // among the chunks of all sequences
+    index: u32, // among the chunks of the segments of all sequences
     row: u32, // its first token among those of all sequences
     begin: u32, // and within its sequence
     tokens: u32,
@@ -76,7 +83,7 @@ struct Chunk {
 
 fn chunk_of(index: u32) -> Chunk {
     let sequence = index / params.chunks;
-    let begin = (index % params.chunks) * CHUNK;
+    let begin = params.begin + (index % params.chunks) * CHUNK;
     return Chunk(index, sequence * params.tokens + begin, begin, min(CHUNK, params.tokens - begin));
 }
 
@@ -84,9 +91,14 @@ fn chunk_of(index: u32) -> Chunk {
 @if(segmented) fn start_of(row: u32) -> u32 { return starts[params.starts_offset + row]; }
 @if(!segmented) fn start_of(row: u32) -> u32 { return 0u; }
 
-// Where the gates of a token are.
-fn gates_of(row: u32, head: u32) -> u32 {
-    return params.gates + row * params.heads + head;
+// All chunks of the launch.
+fn all_chunks() -> u32 {
+    return params.rows / params.tokens * params.chunks;
+}
+
+// Where the gates of a token of a chunk are.
+fn gates_of(chunk: u32, token: u32, head: u32) -> u32 {
+    return params.gates + (chunk * CHUNK + token) * params.heads + head;
 }
 
 // Where a matrix of a chunk and head starts, of those that start at `first`.
@@ -94,12 +106,22 @@ fn square_of(first: u32, chunk: u32, head: u32) -> u32 {
     return first + (chunk * params.heads + head) * (CHUNK * CHUNK / 4u);
 }
 
-// Where a state of a chunk and head starts, of those that start at `first`.
-fn state_of(first: u32, chunk: u32, head: u32) -> u32 {
-    return first + (chunk * params.heads + head) * 4u * params.d4 * params.v4;
+// Where the state before a chunk of a head starts, of those that start at `first`; `after` is 1 for the state after it.
+fn state_of(first: u32, chunk: u32, after: u32, head: u32) -> u32 {
+    return carry_of(first, chunk + chunk / params.chunks + after, head);
 }
 
-// Where the values of a token and head are, of those that start at `first`.
-fn values_of(first: u32, row: u32, head: u32) -> u32 {
-    return first + (row * params.heads + head) * params.v4;
+// Where a state of a sequence and head starts, of those that start at `first`.
+fn carry_of(first: u32, sequence: u32, head: u32) -> u32 {
+    return first + (sequence * params.heads + head) * 4u * params.d4 * params.v4;
+}
+
+// Where the values of a token of a chunk and head are, of those that start at `first`.
+fn values_of(first: u32, chunk: u32, token: u32, head: u32) -> u32 {
+    return first + ((chunk * CHUNK + token) * params.heads + head) * params.v4;
+}
+
+// Where the dot products of a token of a chunk and head are, of a block of columns.
+fn dots_of(block: u32, chunk: u32, token: u32, head: u32) -> u32 {
+    return params.dots + ((block * all_chunks() + chunk) * CHUNK + token) * params.heads + head;
 }

@@ -67,7 +67,7 @@ fn keys_of(chunk: Chunk, head: u32) -> Matrix {
 fn writes_of(chunk: Chunk, head: u32) -> Matrix {
     var keys = keys_of(chunk, head);
     keys.source = OF_WRITES;
-    keys.gates = gates_of(chunk.row, head);
+    keys.gates = gates_of(chunk.index, 0u, head);
     return keys;
 }
 
@@ -78,12 +78,12 @@ fn dout_of(chunk: Chunk, head: u32) -> Matrix {
 }
 
 fn written_of(first: u32, chunk: Chunk, head: u32) -> Matrix {
-    let start = values_of(first, chunk.row, head);
+    let start = values_of(first, chunk.index, 0u, head);
     return Matrix(OF_SCRATCH, start, params.heads * params.v4, chunk.tokens, params.v4, 0u, false);
 }
 
 fn state_matrix(first: u32, chunk: Chunk, head: u32) -> Matrix {
-    return Matrix(OF_SCRATCH, state_of(first, chunk.index, head), params.v4, 4u * params.d4, params.v4, 0u, false);
+    return Matrix(OF_SCRATCH, state_of(first, chunk.index, 0u, head), params.v4, 4u * params.d4, params.v4, 0u, false);
 }
 
 fn square_matrix(first: u32, chunk: Chunk, head: u32) -> Matrix {
@@ -231,7 +231,7 @@ fn gates_of_rows(chunk: Chunk, head: u32, place: Place) -> Quad {
 }
 
 fn gates_of_row(chunk: Chunk, head: u32, row: u32) -> vec4<f32> {
-    let gates = scratch[gates_of(chunk.row + min(row, chunk.tokens - 1u), head)];
+    let gates = scratch[gates_of(chunk.index, min(row, chunk.tokens - 1u), head)];
     return select(vec4<f32>(), gates, row < chunk.tokens);
 }
 

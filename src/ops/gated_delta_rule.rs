@@ -9,13 +9,14 @@
 //! adapters, for which a barrier is dear, walk token by token. The backward pass keeps nothing of the forward pass:
 //! states before chunks take K·V / CHUNK numbers in f32 for each token and head, at the usual sizes as many bytes as q,
 //! k, v and out in 16 bits together, and computing them again is a quarter of the backward pass. What passes between
-//! launches is scratch, for which heads take turns, so that it stays below [`SCRATCH_BYTES`].
+//! launches is scratch, for which segments of long sequences take turns, so that it stays below [`SCRATCH_BYTES`]: the
+//! backward pass first keeps the states before all segments, and then computes each again, from the last one.
 
 mod scratch;
 
 use self::scratch::Held::{Dots, Dstates, Dwritten, Gates, Inverse, Products, Scores, States, Written};
 pub use self::scratch::SCRATCH_BYTES;
-use self::scratch::{Part, Scratch};
+use self::scratch::{Division, Part, Scratch, Segment};
 use super::attention::DocumentBounds;
 use super::{per_item, per_row};
 use crate::element::{Element, stride_of};
@@ -74,6 +75,7 @@ crate::params! {
     struct Params {
         rows: u32,
         tokens: u32,
+        begin: u32,
         chunks: u32,
         heads: u32,
         all_heads: u32,
@@ -107,6 +109,8 @@ crate::params! {
         dstates: u32,
         dots: u32,
         products: u32,
+        carry_in: u32,
+        carry_out: u32,
         state_offset: u32,
         block: u32,
         chunk: u32,
@@ -157,33 +161,36 @@ pub fn gated_delta_rule(
     let state_offset = final_state.map_or(0, |state| state.offset4());
     let is_software = rec.capabilities().tier == Tier::Software;
     shape.assert_turns(rec);
-    let parts = if is_software { vec![shape.whole()] } else { shape.parts(rec, inputs.qk.rows, false) };
+    let of_part = |part: &Part| Params {
+        out_offset: out.offset4() + part.first_head * shape.value_dim / 4,
+        out_stride: out.stride4(),
+        state_offset: state_offset + part.first_head * shape.key_dim * shape.value_dim / 4,
+        ..shape.params(inputs, part)
+    };
+    let out = out.bind_with_offset("out", inputs.qk.element);
+    if is_software {
+        let part = shape.whole();
+        let pass = Pass { shape, inputs, part: &part, params: of_part(&part) };
+        let (kernel, grid) = pass.walk("gated_delta_rule_walk");
+        let mut bindings = vec![inputs.bind_qk(), inputs.bind_v(), out, inputs.bind_gates()];
+        bindings.extend(of_state);
+        let kernel = kernel.condition(Condition::FinalState, final_state.is_some());
+        pass.dispatch(rec, kernel, bindings, true, grid);
+        return;
+    }
+    let Division { parts, segments } = shape.division(rec, inputs.qk.rows, false);
     for part in parts {
-        let params = Params {
-            out_offset: out.offset4() + part.first_head * shape.value_dim / 4,
-            out_stride: out.stride4(),
-            state_offset: state_offset + part.first_head * shape.key_dim * shape.value_dim / 4,
-            ..shape.params(inputs, &part)
-        };
-        let pass = Pass { shape, inputs, part: &part, params };
-        let with_state = |kernel: Kernel| kernel.condition(Condition::FinalState, final_state.is_some());
-        let out = out.bind_with_offset("out", inputs.qk.element);
-        if is_software {
-            let (kernel, grid) = pass.walk("gated_delta_rule_walk");
-            let mut bindings = vec![inputs.bind_qk(), inputs.bind_v(), out];
-            bindings.push(inputs.bind_gates());
-            bindings.extend(of_state);
-            pass.dispatch(rec, with_state(kernel), bindings, true, grid);
-            continue;
+        let scratch = Scratch::new(rec, shape, inputs.qk.rows, &part, &segments, false);
+        for segment in &segments {
+            let params = scratch.params(of_part(&part), segment, false);
+            let pass = Pass { shape, inputs, part: &part, params };
+            pass.states(rec, &scratch, of_state.filter(|_| segment.is_last));
+            let columns = columns_of(shape.value_dim);
+            let (kernel, grid) =
+                pass.by_chunk("gated_delta_rule_outputs", part.heads, columns, shape.value_dim);
+            let held = scratch.bind(&[Gates, Scores, Written, States]);
+            pass.dispatch(rec, kernel, vec![held, inputs.bind_qk(), out], false, grid);
         }
-        let scratch = Scratch::new(rec, shape, inputs.qk.rows, &part, false);
-        let pass = Pass { params: scratch.params(params), ..pass };
-        pass.gates(rec, &scratch);
-        pass.states(rec, &scratch, of_state);
-        let columns = columns_of(shape.value_dim);
-        let (kernel, grid) = pass.by_chunk("gated_delta_rule_outputs", part.heads, columns, shape.value_dim);
-        let held = scratch.bind(&[Gates, Scores, Written, States]);
-        pass.dispatch(rec, kernel, vec![held, inputs.bind_qk(), out], false, grid);
     }
 }
 
@@ -200,64 +207,38 @@ pub fn gated_delta_rule_backward(
     shape.assert_inputs(gradients);
     shape.assert_values("dout", dout, inputs);
     shape.assert_turns(rec);
-    let element = inputs.qk.element;
-    let dout_binding = dout.bind_with_offset("dout", element);
-    for part in shape.parts(rec, inputs.qk.rows, true) {
-        let scratch = Scratch::new(rec, shape, inputs.qk.rows, &part, true);
-        let columns = match rec.capabilities().tier {
-            Tier::Software => 1,
-            Tier::Portable | Tier::Matrix => columns_of(shape.key_dim),
-        };
+    let Division { parts, segments } = shape.division(rec, inputs.qk.rows, true);
+    for part in parts {
+        let scratch = Scratch::new(rec, shape, inputs.qk.rows, &part, &segments, true);
         let values = part.first_head * shape.value_dim / 4;
-        let params = Params {
+        let of_part = Params {
             dout_offset: dout.offset4() + values,
             dout_stride: dout.stride4(),
             dqk_offset: gradients.qk.offset4() + part.first_key_head(shape) * shape.key_dim / 4,
             dqk_stride: gradients.qk.stride4(),
             dv_offset: gradients.v.offset4() + values,
             dv_stride: gradients.v.stride4(),
-            block: columns,
+            block: match rec.capabilities().tier {
+                Tier::Software => 1,
+                Tier::Portable | Tier::Matrix => columns_of(shape.key_dim),
+            },
             ..shape.params(inputs, &part)
         };
-        let pass = Pass { shape, inputs, part: &part, params: scratch.params(params) };
-        pass.gates(rec, &scratch);
-        match rec.capabilities().tier {
-            Tier::Software => {
-                let (kernel, grid) = pass.walk("gated_delta_rule_written");
-                let held = scratch.bind(&[Written, States]);
-                let bindings = vec![held, inputs.bind_qk(), inputs.bind_v(), inputs.bind_gates()];
-                pass.dispatch(rec, kernel, bindings, true, grid);
-                let (kernel, grid) = pass.walk("gated_delta_rule_walk_backward");
-                let held = scratch.bind(&[Dwritten, Dstates]);
-                let bindings = vec![held, inputs.bind_qk(), dout_binding, inputs.bind_gates()];
-                pass.dispatch(rec, kernel, bindings, true, grid);
-            }
-            Tier::Portable | Tier::Matrix => {
-                pass.states(rec, &scratch, None);
-                let (kernel, grid) = pass.by_state("gated_delta_rule_states_backward");
-                let kernel = kernel.condition(Condition::Gradient, true);
-                let held = scratch.bind(&[Gates, Inverse, Scores, Dwritten, Dstates]);
-                let bindings = vec![held, inputs.bind_qk(), dout_binding];
-                pass.dispatch(rec, kernel, bindings, false, grid);
-            }
-        }
-        let of_chunks = |rec: &Recorder, entry, heads, columns, width| {
-            let (kernel, grid) = match rec.capabilities().tier {
-                Tier::Software => pass.by_tile(entry, heads, columns, width),
-                Tier::Portable | Tier::Matrix => pass.by_chunk(entry, heads, columns, width),
-            };
-            (kernel.condition(Condition::Gradient, true), grid)
+        let pass_of = |segment: &Segment, is_back| {
+            let params = scratch.params(of_part, segment, is_back);
+            Pass { shape, inputs, part: &part, params }
         };
-        let (kernel, grid) = of_chunks(rec, "gated_delta_rule_pairs", part.heads, CHUNK / 4, CHUNK);
-        let dv = gradients.v.bind_with_offset("dv", element);
-        let held = scratch.bind(&[Gates, Inverse, Scores, Written, Dwritten]);
-        pass.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout_binding, dv], true, grid);
-        let heads = part.heads / shape.group();
-        let (kernel, grid) = of_chunks(rec, "gated_delta_rule_gradients", heads, columns, shape.key_dim);
-        let dqk = gradients.qk.bind_with_offset("dqk", element);
-        let held = scratch.bind(&[Gates, Inverse, Scores, Written, States, Dwritten, Dstates, Dots]);
-        pass.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout_binding, dqk], false, grid);
-        pass.gate_gradients(rec, &scratch, gradients.gates);
+        let pass_states = |rec: &mut Recorder, segment: &Segment| match rec.capabilities().tier {
+            Tier::Software => pass_of(segment, false).written(rec, &scratch),
+            Tier::Portable | Tier::Matrix => pass_of(segment, false).states(rec, &scratch, None),
+        };
+        segments.iter().for_each(|segment| pass_states(rec, segment));
+        for segment in segments.iter().rev() {
+            if !segment.is_last {
+                pass_states(rec, segment);
+            }
+            pass_of(segment, true).backward(rec, &scratch, dout, gradients);
+        }
     }
 }
 
@@ -418,6 +399,7 @@ impl GatedDeltaRule {
         Params {
             rows: qk.rows,
             tokens: self.tokens,
+            begin: 0,
             chunks: self.chunks(),
             heads: part.heads,
             all_heads: self.heads,
@@ -451,6 +433,8 @@ impl GatedDeltaRule {
             dstates: 0,
             dots: 0,
             products: 0,
+            carry_in: 0,
+            carry_out: 0,
             state_offset: 0,
             block: 1,
             chunk: CHUNK,
@@ -491,7 +475,7 @@ impl Pass<'_> {
         self.inputs.qk.element
     }
 
-    /// Chunks of all sequences.
+    /// Chunks of the segment of all sequences.
     fn all_chunks(&self) -> u32 {
         self.params.rows / self.params.tokens * self.params.chunks
     }
@@ -551,8 +535,9 @@ impl Pass<'_> {
         self.dispatch(rec, kernel, bindings, true, grid);
     }
 
-    /// The inverses and scores of all chunks, what each token writes, and all states.
+    /// The gates of all chunks, their inverses and scores, what each token writes, and all states.
     fn states(&self, rec: &mut Recorder, scratch: &Scratch, final_state: Option<Binding>) {
+        self.gates(rec, scratch);
         let (kernel, grid) = self.by_chunk("gated_delta_rule_prepare", self.part.heads, CHUNK / 4, CHUNK);
         let held = scratch.bind(&[Gates, Inverse, Scores]);
         self.dispatch(rec, kernel, vec![held, self.inputs.bind_qk()], true, grid);
@@ -564,13 +549,57 @@ impl Pass<'_> {
         self.dispatch(rec, kernel, bindings, false, grid);
     }
 
+    /// The same for software adapters, which need neither inverses nor scores.
+    fn written(&self, rec: &mut Recorder, scratch: &Scratch) {
+        self.gates(rec, scratch);
+        let (kernel, grid) = self.walk("gated_delta_rule_written");
+        let held = scratch.bind(&[Written, States]);
+        let bindings = vec![held, self.inputs.bind_qk(), self.inputs.bind_v(), self.inputs.bind_gates()];
+        self.dispatch(rec, kernel, bindings, true, grid);
+    }
+
+    /// All gradients of a segment whose states are known, and those of its states.
+    fn backward(&self, rec: &mut Recorder, scratch: &Scratch, dout: Tensor, gradients: &DeltaInputs) {
+        let (shape, inputs, element) = (self.shape, self.inputs, self.element());
+        let dout = dout.bind_with_offset("dout", element);
+        let is_software = rec.capabilities().tier == Tier::Software;
+        if is_software {
+            let (kernel, grid) = self.walk("gated_delta_rule_walk_backward");
+            let held = scratch.bind(&[Dwritten, Dstates]);
+            self.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout, inputs.bind_gates()], true, grid);
+        } else {
+            let (kernel, grid) = self.by_state("gated_delta_rule_states_backward");
+            let kernel = kernel.condition(Condition::Gradient, true);
+            let held = scratch.bind(&[Gates, Inverse, Scores, Dwritten, Dstates]);
+            self.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout], false, grid);
+        }
+        let of_chunks = |entry, heads, columns, width| {
+            let (kernel, grid) = match is_software {
+                true => self.by_tile(entry, heads, columns, width),
+                false => self.by_chunk(entry, heads, columns, width),
+            };
+            (kernel.condition(Condition::Gradient, true), grid)
+        };
+        let (kernel, grid) = of_chunks("gated_delta_rule_pairs", self.part.heads, CHUNK / 4, CHUNK);
+        let dv = gradients.v.bind_with_offset("dv", element);
+        let held = scratch.bind(&[Gates, Inverse, Scores, Written, Dwritten]);
+        self.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout, dv], true, grid);
+        let heads = self.part.heads / shape.group();
+        let columns = self.params.block;
+        let (kernel, grid) = of_chunks("gated_delta_rule_gradients", heads, columns, shape.key_dim);
+        let dqk = gradients.qk.bind_with_offset("dqk", element);
+        let held = scratch.bind(&[Gates, Inverse, Scores, Written, States, Dwritten, Dstates, Dots]);
+        self.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout, dqk], false, grid);
+        self.gate_gradients(rec, scratch, gradients.gates);
+    }
+
     fn gate_gradients(&self, rec: &mut Recorder, scratch: &Scratch, gradient: Tensor) {
         let file = "gated_delta_rule/gates";
         let rows = self.all_chunks() * self.part.heads;
         let (kernel, grid) = per_row(rec, file, "gated_delta_rule_products", self.element(), rows);
         let held = scratch.bind(&[States, Dstates, Products]);
         self.dispatch(rec, kernel, vec![held], false, grid);
-        let items = u64::from(self.params.rows) * u64::from(self.params.gate_columns);
+        let items = u64::from(self.all_chunks() * CHUNK) * u64::from(self.params.gate_columns);
         let (kernel, grid) = per_item(file, "gated_delta_rule_gates_backward", self.element(), items);
         let held = scratch.bind(&[Dwritten, Dots, Products]);
         let bindings = vec![held, self.inputs.bind_v(), gradient.bind_with_offset("dgates", Element::F32)];

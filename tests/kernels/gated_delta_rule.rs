@@ -3,6 +3,7 @@
 use crate::lab::{Case, allowed, check, takes_all};
 use ::reference::gated_delta_rule as reference;
 use gristmill::element::Element::{self, Bf16, F16, F32};
+use gristmill::kernels::Capabilities;
 use gristmill::ops::attention::DocumentBounds;
 use gristmill::ops::gated_delta_rule::{
     CHUNK, DeltaInputs, GatedDeltaRule, gate_cols, gated_delta_rule, gated_delta_rule_backward,
@@ -24,7 +25,7 @@ struct Shape {
     log_decay: fn(f64, u32) -> f64,
     /// The strength of the write, likewise.
     beta: fn(f64, u32) -> f64,
-    /// The largest binding, if heads are to be computed in several parts.
+    /// The largest binding, if sequences are to be computed in segments, or heads in parts.
     binding_bytes: Option<u64>,
 }
 
@@ -49,7 +50,7 @@ const PLAIN: Shape = Shape {
     binding_bytes: None,
 };
 
-const SHAPES: [Shape; 8] = [
+const SHAPES: [Shape; 9] = [
     Shape { sequences: 1, tokens: 67, heads: 2, key_heads: 1, documents: Some(&[0, 1, 65]), ..PLAIN },
     PLAIN,
     // Chunks, some of which start a document or are cut by several, and blocks of columns of keys and of values.
@@ -76,6 +77,15 @@ const SHAPES: [Shape; 8] = [
         ..PLAIN
     },
     Shape { tokens: 65, binding_bytes: Some(384 << 10), ..PLAIN },
+    // Three segments of four chunks, or four parts of the heads. A document starts with the second segment.
+    Shape {
+        sequences: 1,
+        tokens: 770,
+        key_heads: 4,
+        documents: Some(&[0, 200, 256, 700]),
+        binding_bytes: Some(700 << 10),
+        ..PLAIN
+    },
 ];
 
 /// The tensors of a case, and the same for the reference.
@@ -260,6 +270,44 @@ pub fn gated_delta_rule_and_its_backward() {
             run(number, [Bf16, F32][number % 2]);
             run(number, F16);
         }
+    }
+}
+
+/// Of long sequences each launch has all heads, so that a pass takes twice as long for twice as many tokens.
+#[test]
+fn long_sequences_are_divided_into_segments() {
+    let grids = |tokens: u32, entry: &str| {
+        let mut rec = Recorder::new("case", Capabilities::portable());
+        let shape = GatedDeltaRule {
+            tokens,
+            heads: 32,
+            key_heads: 16,
+            key_dim: 128,
+            value_dim: 128,
+            scale: 1.0,
+            documents: None,
+        };
+        let mut tensor = |cols, element| rec.tensor("x", tokens, cols, element);
+        let [qk, dqk, v, dv, out] = [4096; 5].map(|cols| tensor(cols, Bf16));
+        let [gates, dgates] = [gate_cols(32); 2].map(|cols| tensor(cols, F32));
+        let (inputs, gradients) =
+            (DeltaInputs { qk, v, gates }, DeltaInputs { qk: dqk, v: dv, gates: dgates });
+        gated_delta_rule(&mut rec, &inputs, out, None, &shape);
+        gated_delta_rule_backward(&mut rec, &inputs, out, &gradients, &shape);
+        let dispatches = rec.finish().dispatches.into_iter();
+        let of_entry = dispatches.filter(|dispatch| dispatch.kernel.entry == entry);
+        of_entry.map(|dispatch| dispatch.grid).collect::<Vec<_>>()
+    };
+    for (tokens, forward, backward) in [(2048, 1, 1), (4096, 2, 2), (8192, 3, 4)] {
+        for (entry, segments) in [("gated_delta_rule_outputs", forward), ("gated_delta_rule_pairs", backward)]
+        {
+            let found = grids(tokens, entry);
+            assert_eq!(found.len(), segments, "{tokens} tokens, {entry}");
+            assert!(found.iter().all(|grid| grid[0] == 32), "{found:?}");
+            assert_eq!(found.iter().map(|grid| grid[1]).sum::<u32>(), tokens / CHUNK);
+        }
+        // The backward pass computes the states of all segments but the last twice.
+        assert_eq!(grids(tokens, "gated_delta_rule_states"), vec![[32, 1, 8]; forward + 2 * backward - 1]);
     }
 }
 

@@ -6,21 +6,22 @@
 //                    r = inverseᵀ · u,
 //                    dS ← before[last] dS + Σ_t before[t] (scale q[t] dout[t]ᵀ − beta[t] k[t] r[t]ᵀ)
 //
-// S before each chunk, d, dS after each chunk and r = dwritten are left in scratch. With `final_state` S after the last
-// chunk is left in final_state (sequences · heads · 4 d4, 4 v4).
+// S before each chunk and after the last one, d, dS after each chunk and r = dwritten are left in scratch. A segment
+// starts from the state that the one before has left, or its gradient from that which the one after has. With
+// `final_state` S after the last chunk is left in final_state (sequences · heads · 4 d4, 4 v4).
 // A workgroup owns 4 · COLUMNS columns of the state of one head in one sequence, which it keeps in workgroup memory,
 // together with as many columns of x, d or their gradients; the other factors are staged (gated_delta_rule/product).
 // Numerics: f32, in a fixed order.
 // Source: Yang, Kautz and Hatamizadeh, "Gated Delta Networks", 2024, section 3.3.
 
-import package::gated_delta_rule::params::{Chunk, chunk_of, gates_of, params, scratch, state_of, values_of};
+import package::gated_delta_rule::params::{Chunk, carry_of, chunk_of, gates_of, params, scratch, state_of, values_of};
 import package::gated_delta_rule::product::{GROUPS, Matrix, Place, Quad, RIGHT, from_column, stage};
 import package::gated_delta_rule::product::{after_of, gates_of_rows, keys_of, memory, multiply, place_of};
 import package::gated_delta_rule::product::{queries_of, row_of, scaled_rows};
 import package::gated_delta_rule::product::{square_matrix, transposed};
 @if(gradient) import package::gated_delta_rule::product::{before_of, betas_of, dout_of, load};
 import package::lib::element::{Packed, load4};
-import package::tile::{COLUMNS, D4, LANES, STEP};
+import package::tile::{CHUNK, COLUMNS, D4, LANES, STEP};
 
 @if(!gradient) @group(0) @binding(4) var<storage, read> v: array<Packed>; // (N, heads · 4 v4)
 @if(final_state) @group(0) @binding(5) var<storage, read_write> final_state: array<vec4<f32>>;
@@ -43,18 +44,22 @@ fn set_values(place: Place, values: Quad) {
     memory[to + 3u * COLUMNS] = values.w;
 }
 
-fn clear_state(lane: u32) {
+// Starts from the state that starts at `at` in scratch, or from zeros.
+fn get_state(is_carried: bool, at: u32, owned: Owned, lane: u32) {
     for (var i = lane; i < DEPTH * COLUMNS; i += LANES) {
-        memory[STATE + i] = vec4<f32>();
+        var value = vec4<f32>();
+        if (is_carried && i < 4u * D4 * COLUMNS && owned.first + i % COLUMNS < params.v4) {
+            value = scratch[at + i / COLUMNS * params.v4 + owned.first + i % COLUMNS];
+        }
+        memory[STATE + i] = value;
     }
 }
 
-// Copies the owned columns of the state to scratch.
-fn put_state(first: u32, chunk: Chunk, owned: Owned, lane: u32) {
-    let to = state_of(first, chunk.index, owned.head) + owned.first;
+// Copies the owned columns of the state to that which starts at `to` in scratch.
+fn put_state(to: u32, owned: Owned, lane: u32) {
     for (var i = lane; i < 4u * D4 * COLUMNS; i += LANES) {
         if (owned.first + i % COLUMNS < params.v4) {
-            scratch[to + i / COLUMNS * params.v4 + i % COLUMNS] = memory[STATE + i];
+            scratch[to + i / COLUMNS * params.v4 + owned.first + i % COLUMNS] = memory[STATE + i];
         }
     }
 }
@@ -100,7 +105,7 @@ fn put_rows(first: u32, chunk: Chunk, owned: Owned, place: Place, values: Quad) 
     for (var r = 0u; r < 4u; r++) {
         let row = 4u * place.group + r;
         if (row < chunk.tokens && column < params.v4) {
-            scratch[values_of(first, chunk.row + row, owned.head) + column] = row_of(values, r);
+            scratch[values_of(first, chunk.index, row, owned.head) + column] = row_of(values, r);
         }
     }
 }
@@ -111,11 +116,11 @@ fn gated_delta_rule_states(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin
     let place = place_of(lane);
     let owned = Owned(workgroup.x, workgroup.z * COLUMNS);
     let head = owned.head;
-    clear_state(lane);
+    get_state(params.begin > 0u, carry_of(params.carry_in, workgroup.y, head), owned, lane);
     for (var i = 0u; i < params.chunks; i++) {
         let chunk = chunk_of(workgroup.y * params.chunks + i);
         workgroupBarrier();
-        put_state(params.states, chunk, owned, lane);
+        put_state(state_of(params.states, chunk.index, 0u, head), owned, lane);
         let keys = keys_of(chunk, head);
         let held = product_with(Quad(), transposed(keys), STATE, 4u * params.d4, place);
         let gates = gates_of_rows(chunk, head, place);
@@ -129,10 +134,14 @@ fn gated_delta_rule_states(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin
             product_with(Quad(), transposed(square_matrix(params.inverse, chunk, head)), VALUES, params.chunk, place);
         put_rows(params.written, chunk, owned, place, written);
         set_values(place, scaled_rows(written, after_of(gates)));
-        add_outer(scratch[gates_of(chunk.row + chunk.tokens - 1u, head)].z, keys, place);
+        add_outer(scratch[gates_of(chunk.index, chunk.tokens - 1u, head)].z, keys, place);
+    }
+    workgroupBarrier();
+    put_state(state_of(params.states, (workgroup.y + 1u) * params.chunks - 1u, 1u, head), owned, lane);
+    if (params.begin + params.chunks * CHUNK < params.tokens) {
+        put_state(carry_of(params.carry_out, workgroup.y, head), owned, lane);
     }
     @if(final_state) {
-        workgroupBarrier();
         let states = params.state_offset + (workgroup.y * params.all_heads + head) * 4u * D4 * params.v4;
         let to = states + owned.first;
         for (var i = lane; i < 4u * D4 * COLUMNS; i += LANES) {
@@ -168,11 +177,12 @@ fn gated_delta_rule_states_backward(
     let place = place_of(lane);
     let owned = Owned(workgroup.x, workgroup.z * COLUMNS);
     let head = owned.head;
-    clear_state(lane);
+    let is_carried = params.begin + params.chunks * CHUNK < params.tokens;
+    get_state(is_carried, carry_of(params.carry_in, workgroup.y, head), owned, lane);
     for (var i = params.chunks; i > 0u; i--) {
         let chunk = chunk_of(workgroup.y * params.chunks + i - 1u);
         workgroupBarrier();
-        put_state(params.dstates, chunk, owned, lane);
+        put_state(state_of(params.dstates, chunk.index, 0u, head), owned, lane);
         let keys = keys_of(chunk, head);
         let gates = gates_of_rows(chunk, head, place);
         var sum = product_with(Quad(), transposed(keys), STATE, 4u * params.d4, place);
@@ -194,8 +204,12 @@ fn gated_delta_rule_states_backward(
 
         let before = before_of(gates);
         set_values(place, scaled_rows(dwritten, -before * betas_of(gates)));
-        add_outer(scratch[gates_of(chunk.row + chunk.tokens - 1u, head)].z, keys, place);
+        add_outer(scratch[gates_of(chunk.index, chunk.tokens - 1u, head)].z, keys, place);
         set_values(place, scaled_rows(gradient, params.scale * before));
         add_outer(1.0, queries_of(chunk, head), place);
+    }
+    if (params.begin > 0u) {
+        workgroupBarrier();
+        put_state(carry_of(params.carry_out, workgroup.y, head), owned, lane);
     }
 }

@@ -111,11 +111,13 @@ fn gated_delta_rule_written(@builtin(workgroup_id) workgroup: vec3<u32>, @builti
     }
     for (var i = 0u; i < params.chunks; i++) {
         let chunk = chunk_of(walk.sequence * params.chunks + i);
-        put_state(state_of(params.states, chunk.index, walk.head) + walk.column);
-        for (var row = chunk.row; row < chunk.row + chunk.tokens; row++) {
-            scratch[values_of(params.written, row, walk.head) + walk.column] = advance(walk, row);
+        put_state(state_of(params.states, chunk.index, 0u, walk.head) + walk.column);
+        for (var token = 0u; token < chunk.tokens; token++) {
+            let to = values_of(params.written, chunk.index, token, walk.head) + walk.column;
+            scratch[to] = advance(walk, chunk.row + token);
         }
     }
+    put_state(state_of(params.states, (walk.sequence + 1u) * params.chunks - 1u, 1u, walk.head) + walk.column);
 }
 
 fn put_state(to: u32) {
@@ -136,16 +138,16 @@ fn gated_delta_rule_walk_backward(
     }
     for (var i = params.chunks; i > 0u; i--) {
         let chunk = chunk_of(walk.sequence * params.chunks + i - 1u);
-        put_state(state_of(params.dstates, chunk.index, walk.head) + walk.column);
+        put_state(state_of(params.dstates, chunk.index, 0u, walk.head) + walk.column);
         for (var left = chunk.tokens; left > 0u; left--) {
-            let row = chunk.row + left - 1u;
-            retreat(walk, row);
+            let to = values_of(params.dwritten, chunk.index, left - 1u, walk.head) + walk.column;
+            scratch[to] = retreat(walk, chunk.row + left - 1u);
         }
     }
 }
 
-// One token, from the gradient of the state after it to that of the state before it.
-fn retreat(walk: Walk, row: u32) {
+// One token, from the gradient of the state after it to that of the state before it; returns that of what it writes.
+fn retreat(walk: Walk, row: u32) -> vec4<f32> {
     let queries = queries_of(row, walk.head);
     let gradient = load4(dout[params.dout_offset + row * params.dout_stride + walk.head * params.v4 + walk.column]);
     var dwritten: vec4<f32>;
@@ -157,7 +159,6 @@ fn retreat(walk: Walk, row: u32) {
             dwritten += key[r] * state[4u * i + r];
         }
     }
-    scratch[values_of(params.dwritten, row, walk.head) + walk.column] = dwritten;
     let is_start = row % params.tokens == start_of(row);
     let decay = select(exp(gates[gate_of(row, walk.head)]), 0.0, is_start);
     let strength = gates[gate_of(row, walk.head) + params.beta_start];
@@ -167,4 +168,5 @@ fn retreat(walk: Walk, row: u32) {
             state[4u * i + r] = decay * (state[4u * i + r] - strength * key[r] * dwritten);
         }
     }
+    return dwritten;
 }

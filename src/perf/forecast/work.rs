@@ -90,6 +90,13 @@ fn delta_rule(launch: &Dispatch) -> f64 {
         "gated_delta_rule_walk" | "gated_delta_rule_walk_backward" | "gated_delta_rule_step" => 3.0 * state,
         _ => 0.0,
     };
-    let tokens = size("rows").max(size("sequences"));
+    // Those of a segment of each sequence, or the next of each.
+    let tokens = match launch.param("sequences") {
+        Some(sequences) => sequences.into(),
+        None => {
+            let of_segment = (size("chunks") * chunk).min(size("tokens") - size("begin"));
+            size("rows") / size("tokens") * of_segment
+        }
+    };
     2.0 * tokens * size("heads") * multiply_adds
 }
