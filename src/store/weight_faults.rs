@@ -32,6 +32,8 @@ const CONVERT: &str = "import sys, torch, safetensors.torch as s; out, *files = 
 /// The ends of names that quantised weights have beside or instead of their tensors.
 const QUANTISED: [&str; 7] =
     ["_blocks", "_scales", "weight_scale", "qweight", "qzeros", "weight_packed", "absmax"];
+/// The ends of the names of what MXFP4 has instead of a tensor.
+const MXFP4: [&str; 2] = ["_blocks", "_scales"];
 
 /// Refuses a file of another format, a folder that has nothing else, and a name of a model on a hub.
 ///
@@ -90,7 +92,22 @@ fn file_at(path: &Path) -> Option<PathBuf> {
 pub(super) fn remedy_of_missing<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
     let bare = name.strip_prefix("model.").unwrap_or(name);
     let is_inner = |stored: &&str| [name, bare].iter().any(|name| stored.ends_with(&format!(".{name}")));
-    if let Some(quantised) = names.clone().find(|stored| QUANTISED.iter().any(|end| stored.ends_with(end))) {
+    let of_mxfp4 = MXFP4.map(|end| format!("{name}{end}"));
+    let found: Vec<&String> =
+        of_mxfp4.iter().filter(|part| names.clone().any(|stored| stored == *part)).collect();
+    match found[..] {
+        [] => {}
+        [part] => return format!("of its MXFP4 only `{part}` is there: fetch the file again"),
+        _ => {
+            let [blocks, scales] = of_mxfp4;
+            return format!(
+                "`{blocks}` and `{scales}` do not fit each other as MXFP4, which are bytes of (experts, outputs, blocks, \
+                 16) and of (experts, outputs, blocks): fetch the file again"
+            );
+        }
+    }
+    let quantised = names.clone().filter(|stored| QUANTISED.iter().any(|end| stored.ends_with(end)));
+    if let Some(quantised) = quantised.min() {
         return format!(
             "its weights are quantised (`{quantised}`), which are not read: fetch or save it in bfloat16"
         );
@@ -177,6 +194,13 @@ mod tests {
         {
             assert!(remedy(&[inner]).contains(&format!("`{inner}` is one: a language model inside another")));
         }
+        // Of a tensor in MXFP4 itself, and beside others that are whole.
+        let of_experts = |ends: &[&str]| {
+            let names: Vec<String> = ends.iter().map(|end| format!("experts{end}")).collect();
+            remedy_of_missing("experts", names.iter().map(String::as_str))
+        };
+        assert!(of_experts(&["_scales"]).contains("only `experts_scales` is there"));
+        assert!(of_experts(&["_blocks", "_scales"]).contains("do not fit each other as MXFP4"));
         for end in ["gate_up_proj_blocks", "q_proj.weight_scale", "q_proj.qweight"] {
             assert!(remedy(&[&format!("model.layers.0.{end}")]).contains("quantised"));
         }
