@@ -107,10 +107,6 @@ fn unknown_class(config: &Map<String, Value>) -> Difference {
     let known: Vec<&str> = classes::all().map(|class| class.name.as_str()).collect();
     let name =
         config.get(KIND).map_or("no `model_type`".to_string(), |name| format!("`{KIND}: {}`", shown(name)));
-    if let Some(what) = config.get(KIND).and_then(Value::as_str).and_then(classes::not_built) {
-        let message = format!("{name}: {what}, which is not built yet; {}", accepting(KIND));
-        return Difference { key: KIND.to_string(), message };
-    }
     let message = format!(
         "{name}: not a class that is known to compute what a model here does (those are {}); {}",
         known.join(", "),

@@ -174,7 +174,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         "max_position_embeddings": model.max_positions,
         "rope_theta": rope_theta,
         "rope_scaling": scaling,
-        "partial_rotary_factor": rotary_factor(model),
+        "partial_rotary_factor": rotary_factor(layer),
         "mlp_bias": model.gate_up_bias && model.down_bias,
         "attention_dropout": model.attention_dropout,
         "sliding_window": window,
@@ -284,6 +284,20 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             "scale_depth": model.factors.residual.map(|factor| factor * (model.num_layers as f64).sqrt()),
             "dim_model_base": model.factors.logits_divisor.map(|divisor| base_width(model, divisor).round() as u64),
         }),
+        // The class needs a window, whether or not a layer has it, and takes no width of values for its own.
+        "mimo_v2_flash" => {
+            let has_window = |layer: &&LayerConfig| model.published_window(layer).is_some();
+            let full = layers.iter().copied().find(|layer| !has_window(layer));
+            let kv_heads = full.map_or(layer.num_kv_heads / 2, |full| full.num_kv_heads);
+            let kind = |number| if model.mixture_of(number).is_some() { "sparse" } else { "dense" };
+            json!({
+                "num_key_value_heads": kv_heads,
+                "v_head_dim": model.value_dim(layer),
+                "attention_value_scale": model.factors.values,
+                "sliding_window": window.unwrap_or(model.max_positions),
+                "mlp_layer_types": (0..model.num_layers).map(kind).collect::<Vec<_>>(),
+            })
+        }
         // The class has no word for its gate, and needs a window, whether or not a layer has it.
         "gpt_oss" => json!({ "hidden_act": "silu", "sliding_window": window.unwrap_or(model.max_positions) }),
         // Without these the window would start in a later layer.
@@ -301,6 +315,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
             | Windows::OneOfTwo
             | Windows::FirstThreeOfFour
             | Windows::FiveOfSix
+            | Windows::InnerFiveOfSix
     );
     if window.is_some() && windows.contains(&None) || needs_list {
         config.insert("layer_types".into(), types);
@@ -314,7 +329,7 @@ fn llama_keys(model: &ModelConfig, class: &Class) -> Map<String, Value> {
         ["rope_theta", "rope_scaling", "partial_rotary_factor"]
             .iter()
             .for_each(|key| drop(config.remove(*key)));
-        config.insert("rope_parameters".into(), rotations_by_kind(model));
+        config.insert("rope_parameters".into(), rotations_by_kind(model, class));
     }
     // GPT-NeoX has other names for them, but not among these parameters.
     if name == "gpt_neox" {
@@ -390,7 +405,7 @@ fn scaling_or_default(config: &Map<String, Value>) -> Value {
 }
 
 /// `rope_parameters` of a class that has them for each kind of layers.
-fn rotations_by_kind(model: &ModelConfig) -> Value {
+fn rotations_by_kind(model: &ModelConfig, class: &Class) -> Value {
     let of_layers = |has_window: bool| {
         let is_of = |layer: &LayerConfig| model.published_window(layer).is_some() == has_window;
         let mut kinds = model.layer_kinds().map(|(layer, _)| layer);
@@ -398,6 +413,9 @@ fn rotations_by_kind(model: &ModelConfig) -> Value {
         let mut parameters = entries(hugging_face_scaling(&layer.rope_scaling, layer.query_scaling.as_ref()));
         parameters.entry("rope_type").or_insert("default".into());
         parameters.insert("rope_theta".into(), layer.rope_theta.into());
+        if class.rotates_a_part() {
+            parameters.insert("partial_rotary_factor".into(), rotary_factor(layer).into());
+        }
         Value::Object(parameters)
     };
     json!({ FULL: of_layers(false), SLIDING: of_layers(true) })
@@ -455,8 +473,8 @@ fn mixture_keys(model: &ModelConfig, mixture: &MixtureConfig) -> Map<String, Val
 }
 
 /// The share of a head that rotates, such that its product with `head_dim`, rounded down, is `rotary_dim`.
-fn rotary_factor(model: &ModelConfig) -> f64 {
-    let (dim, whole) = (model.layer.rotary_dim as f64, model.layer.head_dim as f64);
+fn rotary_factor(layer: &LayerConfig) -> f64 {
+    let (dim, whole) = (layer.rotary_dim as f64, layer.head_dim as f64);
     let share = dim / whole;
     if share * whole < dim { share.next_up() } else { share }
 }

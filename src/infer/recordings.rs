@@ -88,7 +88,8 @@ impl GenerateRecordings {
         let halves = if config.activation.gate().is_some() { 2 } else { 1 };
         let of_layer = |layer: &LayerConfig| {
             let inner = halves * layer.intermediate_size.next_multiple_of(4);
-            inner.max(config.head_layout(layer).cols() as usize).max(config.projected_cols(layer))
+            let layout = config.head_layout(layer);
+            inner.max(layout.cols().max(layout.out_cols()) as usize).max(config.projected_cols(layer))
         };
         let widest = config.layer_kinds().map(|(layer, _)| of_layer(layer)).max().unwrap_or(0);
         let inputs = config.per_layer_width.map_or(0, |width| width * config.num_layers);

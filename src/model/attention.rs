@@ -81,13 +81,14 @@ impl SelfAttention<Parameter> {
             }
             None => qkv,
         };
-        // (N, H·C), of latent attention (N, H·V)
+        // (N, H·V)
         let mut y = attend(tape, ctx, layer, (qkv, rope), self.sinks.as_ref(), shared);
         if let Some(gate) = gate {
             y = tape.scope("gate", |tape| tape.sigmoid_gate(y, gate));
         }
         let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
-        tape.scope("wo", |tape| self.wo.add(tape, ctx, y, dropout, x)) // (N, D)
+        let factor = ctx.config.attention_factor();
+        tape.scope("wo", |tape| self.wo.add(tape, ctx, y, factor, dropout, x)) // (N, D)
     }
 
     /// Packed `qkv` (N, (H + 2 G)·C) with q and k normalised, in models that have QK-norm, and the rotation that

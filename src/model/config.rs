@@ -83,6 +83,9 @@ pub struct ModelConfig {
     pub latent: Option<LatentAttention>,
     /// Added to the mean square in the norms of latent vectors; `None`: `norm_eps`.
     pub latent_norm_eps: Option<f64>,
+    /// Width of a value where it is another than that of a key, without latent attention; `None`: `head_dim` of its
+    /// layer. Values are plain then, and the output of attention has no gate.
+    pub value_head_dim: Option<usize>,
     /// Whether the q, k and v projections have a bias.
     pub qkv_bias: bool,
     /// Whether the output projection of attention has a bias.
@@ -217,6 +220,7 @@ impl ModelConfig {
                 rotary_interleaved: false,
                 query_scaling: None,
                 has_query_table: false,
+                has_sinks: false,
                 mixer: Mixer::Softmax,
             },
             other_layers: Vec::new(),
@@ -231,6 +235,7 @@ impl ModelConfig {
             tie_word_embeddings: false,
             latent: None,
             latent_norm_eps: None,
+            value_head_dim: None,
             qkv_bias: false,
             output_bias: false,
             gate_up_bias: false,
@@ -329,7 +334,7 @@ impl ModelConfig {
 
     /// Width of a value in `layer`.
     pub fn value_dim(&self, layer: &LayerConfig) -> usize {
-        self.latent.map_or(layer.head_dim, |latent| latent.value_dim)
+        self.latent.map(|latent| latent.value_dim).or(self.value_head_dim).unwrap_or(layer.head_dim)
     }
 
     /// Factor of the attention scores in `layer`: 1 / √head_dim where [`Factors`] have none. With latent attention
@@ -360,11 +365,6 @@ impl ModelConfig {
     /// Whether a norm of its own stands before the feed-forward network.
     pub(crate) fn has_ffn_norm(&self) -> bool {
         self.norm_placement.is_before() && self.parallel_residual != Some(ParallelResidual::OneNorm)
-    }
-
-    /// Whether the softmax of each head has a learned logit beside the scores.
-    pub(crate) fn has_sinks(&self) -> bool {
-        self.family == Family::GptOss
     }
 
     /// Rows at the start of the table of learned positions that belong to none.

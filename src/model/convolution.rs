@@ -33,7 +33,8 @@ impl GatedConvolution<Parameter> {
             _ => self.convolve(tape, ctx, layer, parts),
         }; // (N, D)
         let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
-        tape.scope("wo", |tape| self.wo.add(tape, ctx, y, dropout, x)) // (N, D)
+        let factor = ctx.config.residual_factor();
+        tape.scope("wo", |tape| self.wo.add(tape, ctx, y, factor, dropout, x)) // (N, D)
     }
 
     /// c · z over whole sequences, of `parts` (N, 3 D): (N, D).

@@ -292,7 +292,8 @@ impl DenseFeedForward<Parameter> {
     ) -> Var {
         let y = self.activated(tape, ctx, layer, h); // (N, F)
         let dropout = ctx.dropout(DropoutSite::FeedForwardOutput(layer));
-        tape.scope("w_down", |tape| self.w_down.add(tape, ctx, y, dropout, x)) // (N, D)
+        let factor = ctx.config.residual_factor();
+        tape.scope("w_down", |tape| self.w_down.add(tape, ctx, y, factor, dropout, x)) // (N, D)
     }
 
     /// activation(W_gate_up · h): (N, F).
@@ -434,17 +435,17 @@ impl Linear<Parameter> {
         tape.linear_of_few_rows(x, norm, &self.weight, self.bias.as_ref(), gated)
     }
 
-    /// x + dropout(f · (y Wᵀ + b)), where f is the model's factor of such terms, or without x just f · (y Wᵀ + b).
+    /// x + dropout(f · (y Wᵀ + b)), where f is `factor`, or without x just f · (y Wᵀ + b).
     /// Without dropout the product's kernel adds x. If ranks share W's columns, the first rank adds b.
     pub(super) fn add<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         y: Var,
+        factor: Option<f32>,
         dropout: Option<Dropout>,
         x: Option<Var>,
     ) -> Var {
-        let factor = ctx.config.residual_factor();
         if let Some(ranks) = ctx.matrix_ranks {
             return ctx.leave(tape, ranks, dropout, x, |tape| {
                 let is_first = ranks.place == 0;

@@ -33,7 +33,8 @@ impl LinearMixer<Parameter> {
         let epsilon = ctx.rms_norm().epsilon;
         let y = tape.scope("norm", |tape| tape.gated_norm(y, z, &self.norm, epsilon)); // (N, H·V)
         let dropout = ctx.dropout(DropoutSite::AttentionOutput(layer));
-        tape.scope("wo", |tape| self.wo.add(tape, ctx, y, dropout, x)) // (N, D)
+        let factor = ctx.config.residual_factor();
+        tape.scope("wo", |tape| self.wo.add(tape, ctx, y, factor, dropout, x)) // (N, D)
     }
 
     /// The rule over whole sequences, of u (N, C) and ba (N, 2 H): (N, H·V).

@@ -289,7 +289,8 @@ impl Names {
     /// The names in `config`'s layers: with norms before and after, Llama's are those of Gemma, or of HyperCLOVA X
     /// where norms multiply by w and layers have no factor, and with norms of rotated heads those of Hunyuan. Without
     /// gates they are those of Nemotron, Arcee and Jais 2, with xIELU those of Apertus, or with GELU and LayerNorm that
-    /// multiplies by w those of StarCoder 2; with LayerNorms of heads those of StableLM. Falcon has names of its own for two norms of one residual stream.
+    /// multiplies by w those of StarCoder 2; with LayerNorms of heads those of StableLM, with sinks those of MiMo-V2.
+    /// Falcon has names of its own for two norms of one residual stream.
     pub fn of_model(config: &ModelConfig) -> &'static Self {
         match (config.family, config.norm_placement, config.qk_norm_kind) {
             (Family::Llama, ..) if config.activation == Activation::Xielu => &APERTUS,
@@ -305,6 +306,7 @@ impl Names {
                 if is_plain && !config.activation.is_rectified() { &STAR_CODER2 } else { &NEMOTRON }
             }
             (Family::Llama, _, kind) if kind.is_layer_norm() => &STABLE_LM,
+            (Family::Llama, ..) if config.layer_kinds().any(|(layer, _)| layer.has_sinks) => &MIMO_V2,
             (Family::Falcon, ..) if config.parallel_residual == Some(ParallelResidual::TwoNorms) => &FALCON,
             (family, ..) => Self::of(family),
         }
@@ -333,6 +335,8 @@ const LLAMA: Names = Names {
     is_transposed: false,
     has_fused_heads: false,
 };
+
+const MIMO_V2: Names = Names { sinks: "self_attn.attention_sink_bias", ..LLAMA };
 
 const GEMMA: Names = Names { ffn_norm: "pre_feedforward_layernorm", ..LLAMA };
 

@@ -92,10 +92,10 @@ pub enum TokenMixer<P> {
     Convolution(GatedConvolution<P>),
 }
 
-/// Attention of H query heads and G key-value heads of C dimensions.
+/// Attention of H query heads and G key-value heads of C dimensions, whose values have V, usually as many.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelfAttention<P> {
-    /// q, k and v as one product, ((H + 2 G)·C, D), or their latent parts. If there are `queries`, only k and v: (2
+    /// q, k and v as one product, ((H + G)·C + G·V, D), or their latent parts. If there are `queries`, only k and v: (2
     /// G·C, D). Of a layer that reads the keys and values of another, only q: (H·C, D). Before q come the gates of the
     /// output, (H·C, D) more, in models that have them.
     pub wqkv: Linear<P>,
@@ -107,7 +107,7 @@ pub struct SelfAttention<P> {
     pub qk_norm: Option<HeadNorms<P>>,
     /// (H): a logit of each head in the softmax of attention, if there are sinks.
     pub sinks: Option<P>,
-    /// (D, H·C), in latent attention (D, H·V).
+    /// (D, H·V)
     pub wo: Linear<P>,
 }
 
@@ -265,9 +265,10 @@ impl<P> SelfAttention<P> {
         let (width, head_dim) = (config.hidden_size, own.head_dim);
         let (latent, gate) = (config.latent, usize::from(config.attention_gate));
         let (std, residual_std) = (config.init_std, config.residual_init_std());
-        let (q_rows, kv_rows) = (config.num_heads * head_dim, own.num_kv_heads * head_dim);
-        let (mut qkv_names, sizes) = (names.qkv.iter().copied(), [(1 + gate) * q_rows, kv_rows, kv_rows]);
-        let (heads, kv_heads) = (config.num_heads, own.num_kv_heads);
+        let (heads, kv_heads, value_dim) = (config.num_heads, own.num_kv_heads, config.value_dim(own));
+        let q_rows = heads * head_dim;
+        let sizes = [(1 + gate) * q_rows, kv_heads * head_dim, kv_heads * value_dim];
+        let mut qkv_names = names.qkv.iter().copied();
         let units = [heads, kv_heads, kv_heads];
         let own_q =
             queries.map(|table| (table, StackedRows::new(qkv_names.next(), &[q_rows]).divided(&[heads])));
@@ -293,7 +294,7 @@ impl<P> SelfAttention<P> {
                     (false, false) => Vec::new(),
                 }),
         };
-        let values = heads * config.value_dim(own);
+        let values = heads * value_dim;
         let out = StackedRows::new([names.wo], &[width]).of_columns(values, heads);
         let (wqkv, wo) = (["attention.wqkv", "attention.bqkv"], ["attention.wo", "attention.bo"]);
         let head_norm =
@@ -321,7 +322,7 @@ impl<P> SelfAttention<P> {
                         .map(|(path, name)| layer.head_norm_bias(path, name))
                 }),
             }),
-            sinks: config.has_sinks().then(|| layer.sinks("attention.sinks", names.sinks, heads)),
+            sinks: own.has_sinks.then(|| layer.sinks("attention.sinks", names.sinks, heads)),
             wo: layer.linear(wo, &out, values, residual_std, config.output_bias),
         }
     }

@@ -159,7 +159,8 @@ fn widest_row(model: &ModelConfig) -> usize {
             Activation::Gated(_) => 2 * layer.intermediate_size.next_multiple_of(4),
             Activation::Gelu(_) | Activation::Xielu => layer.intermediate_size,
         };
-        inner.max(model.head_layout(layer).cols() as usize).max(model.projected_cols(layer))
+        let layout = model.head_layout(layer);
+        inner.max(layout.cols().max(layout.out_cols()) as usize).max(model.projected_cols(layer))
     };
     let of_layers = model.layer_kinds().map(|(layer, _)| of_layer(layer)).max().unwrap_or(0);
     let of_experts = model.mixture.as_ref().map_or(0, |mixture| {

@@ -71,7 +71,7 @@ pub(super) fn check(
 }
 
 /// Where files of Qwen3-Next and Qwen3.5, and of ERNIE 4.5, have their layers of multi-token prediction.
-const AHEAD: [&str; 2] = ["mtp.", "model.mtp_"];
+const AHEAD: [&str; 3] = ["mtp.", "model.mtp.", "model.mtp_"];
 
 /// Whether `name` is the head and equals the `embedding` bit for bit.
 fn is_repeated(file: &WeightFiles, name: &str, embedding: Option<&str>) -> bool {

@@ -15,7 +15,7 @@ const FAMILIES: [&str; 37] = [
     "qwen3",
     "qwen3_moe",
     "deepseek_v3",
-    "cwm",
+    "mimo_v2_flash",
     "smollm3",
     "ministral3",
     "minicpm3",

@@ -130,6 +130,11 @@ fn what_a_class_passes_over_is_named() {
     for (family, further, left) in [
         ("qwen3_5_text", "mtp.fc.weight", "1 tensors of layers of multi-token prediction are left"),
         (
+            "mimo_v2_flash",
+            "model.mtp.layers.0.enorm.weight",
+            "1 tensors of layers of multi-token prediction are left",
+        ),
+        (
             "gemma4_text",
             "model.layers.3.self_attn.k_proj.weight",
             "1 tensors of keys and values of layers that read those of others are left",

@@ -65,11 +65,15 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             embedding: model.embedding_factor().unwrap_or(1.0).into(),
             residual: model.factors.residual.unwrap_or(1.0),
             scores: model.factors.scores,
+            values: model.factors.values.unwrap_or(1.0),
             logits: 1.0 / model.factors.logits_divisor.unwrap_or(1.0),
         },
         qk_norm: model.qk_norm,
         variant: Variant {
             naming: match model.family {
+                Family::Llama if (0..model.num_layers).any(|number| model.layer(number).has_sinks) => {
+                    Naming::MiMo
+                }
                 // The tests give Granite's experts the names of others.
                 Family::Llama
                 | Family::Ernie45
@@ -132,7 +136,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             clip_qkv: model.clip_qkv,
             score_cap: model.score_cap,
             logit_cap: model.logit_cap,
-            sinks: model.family == Family::GptOss,
+            sinks: model.layer.has_sinks,
+            value_dim: model.value_head_dim,
             attention_gate: model.attention_gate,
         },
         window: model.layer.sliding_window,
@@ -192,6 +197,7 @@ fn reference_layers(model: &ModelConfig) -> BTreeMap<usize, Layer> {
             window: layer.sliding_window,
             rope,
             query_scaling: layer.query_scaling.map(growth),
+            sinks: layer.has_sinks,
             linear,
             convolution,
         };

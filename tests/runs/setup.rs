@@ -149,6 +149,18 @@ impl Setup {
         Self::typed("GptOssConfig", name, &format!("{layers}, {model}")).with(&[experts])
     }
 
+    /// A dense layer, and one with experts, a window, sinks and twice as many heads of keys, whose values are wider than
+    /// keys and have a factor, as in MiMo-V2.
+    pub fn mimo(name: &'static str, model: &str) -> Self {
+        let layers = "n_kv_heads: 2, num_global_key_value_heads: 1, v_head_dim: 12, attention_value_scale: 0.7, \
+                      attention_sinks: sliding_attention, sliding_window: 7, layer_types: \
+                      [full_attention, sliding_attention], sliding_theta: 30, rotary_percent: 0.5";
+        let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True, use_gating_sigmoid: True, \
+                       norm_topk_prob: True, balance_via_topk_bias: True, topk_bias_update_rate: 0.01, \
+                       first_k_dense_replace: 1";
+        Self::experts(name, routing, &format!("{layers}, {model}"))
+    }
+
     /// The same model 48 wide, with heads of 12, for what needs its size.
     pub fn wide(self) -> Self {
         self.with(&["--model.model_config.hidden_size=48"])

@@ -78,6 +78,22 @@ fn gpt_oss_follows_the_reference() {
     }
 }
 
+/// Sinks and more keys in layers with a window alone, values of another width and their factor; with adapters on the
+/// kernels of GPUs.
+#[test]
+fn mimo_follows_the_reference() {
+    follows_the_reference(&Setup::mimo("mimo", ""), compared_steps());
+    let adapters = "pet_config: {pet_type: lora, random_base: True, lora_dropout: 0.0, lora_rank: 3, \
+                    target_modules: 'q_proj|k_proj|v_proj|o_proj'}";
+    let portable = ["--context.tier=portable"];
+    follows_the_reference(&Setup::mimo("adapters of mimo", adapters).with(&portable), 3);
+    for compute in in_turn(0, &["float16", "bfloat16"]) {
+        let compute = format!("--model.model_config.compute_dtype={compute}");
+        let setup = Setup::mimo("mimo", "").with(&[&compute, "--runner_wrapper.scale_sense=1024"]);
+        follows_the_reference(&setup, 3);
+    }
+}
+
 /// GeGLU by tanh, in a model like Gemma, and by the error function, in experts beside a shared one.
 #[test]
 fn gates_of_gelu_follow_the_reference() {

@@ -120,6 +120,7 @@ fn rotated_models_write_as_the_reference() {
         factors,
         Setup::of_shared_keys("shared keys", ""),
         Setup::of_layer_inputs("layer inputs", ""),
+        Setup::mimo("mimo", ""),
     ]);
     let qk_norm = |name, kind: &str| {
         Setup::new(name, &format!("use_qk_norm: True, qk_norm_kind: {kind}, n_kv_heads: 2"))

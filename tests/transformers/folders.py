@@ -31,7 +31,7 @@ FAMILIES = {
     "qwen3": ("qwen3", {"tie_word_embeddings": True, **shapes.ROPE}),
     "qwen3_moe": ("qwen3_moe", {"router_aux_loss_coef": 0.0, **shapes.ROPE}),
     "deepseek_v3": ("deepseek_v3", shapes.LATENT),
-    "cwm": ("cwm", {"sliding_window": 7, "rope_parameters": shapes.LLAMA3}),
+    "mimo_v2_flash": ("mimo_v2_flash", shapes.MIMO | {"num_key_value_heads": 1, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "head_dim": 12}),
     "smollm3": ("smollm3", {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 7, **shapes.ROPE}),
     "ministral3": ("ministral3", {"rope_parameters": shapes.GROWING}),
     "minicpm3": ("minicpm3", shapes.MINICPM3 | {"num_key_value_heads": 4}),

@@ -127,6 +127,8 @@ FOLDERS = {
     "minicpm3": ("minicpm3", shapes.MINICPM3 | {"q_lora_rank": None}, "lora_rank: 3, target_modules: 'q_proj|kv_a_proj_with_mqa|o_proj|gate_proj'"),
     # Frozen sinks beside adapters of attention, and frozen experts.
     "gpt_oss": ("gpt_oss", {"sliding_window": 7, **shapes.ROPE}, "lora_rank: 3, target_modules: 'q_proj|k_proj|v_proj|o_proj'"),
+    # A factor of values behind adapters, and values of another width.
+    "mimo_v2_flash": ("mimo_v2_flash", shapes.MIMO, "lora_rank: 3, target_modules: 'q_proj|k_proj|v_proj|o_proj'"),
     # The projections of linear attention, which files of Qwen3-Next hold key head by key head, and queries beside gates.
     "qwen3_next": ("qwen3_next", shapes.QWEN3_NEXT, "lora_rank: 3, target_modules: 'in_proj_qkvz|in_proj_ba|out_proj|q_proj|o_proj'"),
     "lfm2": ("lfm2", shapes.LFM2, "lora_rank: 3, target_modules: 'in_proj|out_proj|q_proj|w2'"),

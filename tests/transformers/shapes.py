@@ -108,6 +108,13 @@ GEMMA4 = {
     },
 }
 QWEN3_NEXT = {"layer_types": ["linear_attention", "linear_attention", FULL], **ROPE}
+MIMO = {
+    "sliding_window": 7,
+    "rope_parameters": {
+        FULL: ROPE["rope_parameters"] | {"partial_rotary_factor": 0.334},
+        SLIDING: {"rope_type": "default", "rope_theta": 40.0, "partial_rotary_factor": 0.334},
+    },
+}
 LFM2 = {"layer_types": ["conv", FULL, "conv"], "conv_L_cache": 4, **ROPE}
 WIDE = {"hidden_size": 160, "intermediate_size": 300, "head_dim": 40}  # of several blocks of FP8 each way
 
@@ -150,6 +157,25 @@ SHAPES = {
     "gpt_oss of another limit": ("gpt_oss", {"swiglu_limit": 5.0, **ROPE}, "refused"),
     "gpt_oss of another width": ("gpt_oss", {"intermediate_size": 98, **ROPE}, "refused"),
     "gpt_oss in mxfp4": ("gpt_oss", {"sliding_window": 7, "intermediate_size": 64, **ROPE}, "equal"),
+    "mimo_v2_flash": ("mimo_v2_flash", MIMO, "equal"),
+    "mimo_v2_flash of other layers, with biases": (
+        "mimo_v2_flash",
+        MIMO | {"layer_types": [SLIDING, FULL, SLIDING], "mlp_layer_types": ["dense", "dense", "sparse"], "attention_bias": True, "sliding_window_size": 5,
+                "attention_value_scale": None, "routed_scaling_factor": None, "n_group": 1, "topk_group": 1, "tie_word_embeddings": True},
+        "equal",
+    ),
+    "mimo_v2_flash of windows alone, dense, whose values are as wide as keys": (
+        "mimo_v2_flash", MIMO | {"layer_types": [SLIDING] * 3, "mlp_layer_types": ["dense"] * 3, "v_head_dim": 24, "norm_topk_prob": False}, "equal",
+    ),
+    "mimo_v2_flash without windows, of one rotation by halves of heads": (
+        "mimo_v2_flash", {"layer_types": [FULL] * 3, "norm_topk_prob": False, "rope_parameters": dict.fromkeys([FULL, SLIDING], SHARE["rope_parameters"])}, "equal",
+    ),
+    "mimo_v2_flash with long windows, whose last layer alone has experts": (
+        "mimo_v2_flash", MIMO | {"sliding_window": 4096, "mlp_layer_types": ["dense", "dense", "sparse"], "v_head_dim": 32}, "equal",
+    ),
+    "mimo_v2_flash of shares by kind": (
+        "mimo_v2_flash", MIMO | {"rope_parameters": MIMO["rope_parameters"] | {FULL: SHARE["rope_parameters"]}}, "refused",
+    ),
     "mixtral with a window": ("mixtral", {"sliding_window": 7, **ROPE}, "equal"),
     "qwen2": ("qwen2", ROPE, "equal"),
     "qwen2 with a window": ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 0, **ROPE}, "equal"),

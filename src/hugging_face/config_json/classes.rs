@@ -21,8 +21,6 @@
 //!
 //! `wrappers` are the classes of models of images or sound around one of these classes.
 //!
-//! `not_built` are classes that no file opens of, with what is missing.
-//!
 //! `without_effect` lists keys of all classes that say nothing of what a model computes in training, except for
 //! dropout.
 
@@ -43,8 +41,6 @@ struct Table {
     wrappers: Vec<Wrapper>,
     always_here: Map<String, Value>,
     without_effect: BTreeMap<String, Vec<String>>,
-    /// What classes compute that is not built, of which no file opens for that reason.
-    not_built: BTreeMap<String, String>,
     /// Keys that decide something only where they are on.
     without_effect_where_off: Vec<String>,
 }
@@ -110,6 +106,8 @@ pub(in crate::hugging_face) enum Windows {
     Pattern,
     /// All layers but every sixth, and never the last, whatever `layer_types` lists.
     FiveOfSix,
+    /// All layers but the first and every sixth.
+    InnerFiveOfSix,
 }
 
 /// The names of tensors under which a class was first published.
@@ -247,11 +245,6 @@ const RECIPROCAL: &str = "1/";
 /// The classes whose files are read.
 pub(super) fn all() -> impl Iterator<Item = &'static Class> {
     TABLE.classes.iter().filter(|class| !class.is_written_only)
-}
-
-/// What the class `name` computes that is not built, if it is known.
-pub(super) fn not_built(name: &str) -> Option<&'static str> {
-    TABLE.not_built.get(name).map(String::as_str)
 }
 
 /// The class or the part called `name`.

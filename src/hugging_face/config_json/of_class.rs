@@ -1,7 +1,7 @@
 //! Facts that follow from several keys of one class, or from a key that has another form in it.
 
 use super::NOTE;
-use super::classes::{self, Fact, Facts, Reading};
+use super::classes::{self, Fact, Facts, Reading, SLIDING};
 use super::theirs::{Layers, is_rotary};
 use serde_json::{Value, json};
 
@@ -11,10 +11,18 @@ pub(super) const BESIDE: &str = "enable_moe_block";
 /// The word for latent attention whose heads rotate in halves.
 pub(super) const HALVES: &str = "halves";
 
+/// The word for sinks of all layers.
+pub(super) const ALL: &str = "all";
+
+/// The key that MiMo-V2 alone has.
+const OF_MIMO: &str = "attention_value_scale";
+
 /// Sets the facts that follow from several keys of one class.
 pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
     let heads = facts.get("num_heads").map(|heads| heads.value.clone()).unwrap_or_default();
     let half = facts.get("head_dim").and_then(|width| width.value.as_u64()).unwrap_or(0) / 2;
+    let has_scaled_experts = facts.contains_key("routed_scaling_factor");
+    let width_of_head = facts.get("head_dim").map(|width| width.value.clone());
     let [layers, width] = ["num_layers", "hidden_size"].map(|size| facts.get(size)?.value.as_f64());
     let mut insert = |fact, key: &str, value| facts.insert(fact, Fact { key: key.to_string(), value });
     let is_new_falcon = reading.is_on("new_decoder_architecture");
@@ -139,6 +147,15 @@ pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
         let width = adjusted.map_or(width, |adjusted| json!(adjusted as u64));
         insert("intermediate_size", &key, width);
     }
+    // MiMo-V2: a null is no factor of experts, and values may be as wide as keys.
+    if reading.reads(OF_MIMO) {
+        if has_scaled_experts && reading.decided("routed_scaling_factor").1.is_null() {
+            insert("routed_scaling_factor", "routed_scaling_factor", 1.into());
+        }
+        if Some(reading.decided("v_head_dim").1) == width_of_head {
+            insert("v_head_dim", "v_head_dim", Value::Null);
+        }
+    }
     // ChatGLM: a switch and a number.
     if reading.reads("multi_query_attention") && !reading.is_on("multi_query_attention") {
         insert("n_kv_heads", "multi_query_attention", heads);
@@ -197,6 +214,20 @@ fn is_of_mpt(key: &str, value: &Value) -> bool {
         "softmax_scale" | "clip_qkv" | "attn_impl" | "attn_pdrop" => true,
         _ => classes::is_without_effect(key, value),
     }
+}
+
+/// Sets what layers with a window have of their own in MiMo-V2: twice as many key and value heads, and sinks.
+pub(super) fn fill_windowed(reading: &Reading<'_>, slides: &[bool], facts: &mut Facts) {
+    let Some(heads) = facts.get_mut("n_kv_heads").filter(|_| reading.reads(OF_MIMO)) else { return };
+    let (of_full, key) = (heads.value.clone(), heads.key.clone());
+    let (some, all) = (slides.contains(&true), !slides.contains(&false));
+    if some {
+        heads.value = of_full.as_u64().map(|count| count.saturating_mul(2)).into();
+    }
+    let of_full = if some && !all { of_full } else { Value::Null };
+    facts.insert("num_global_key_value_heads", Fact { key, value: of_full });
+    let sinks = some.then_some(if all { ALL } else { SLIDING });
+    facts.insert("attention_sinks", Fact { key: "layer_types".to_string(), value: sinks.into() });
 }
 
 /// Sets what layers without a window have of their own: null where it is as in others, or where there are no others, a

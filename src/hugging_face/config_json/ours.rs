@@ -1,7 +1,7 @@
 //! What a run computes, in the words of [`Facts`](super::classes::Facts).
 
-use super::classes::{CONVOLUTION, LINEAR, always_here};
-use super::of_class::HALVES;
+use super::classes::{CONVOLUTION, LINEAR, SLIDING, always_here};
+use super::of_class::{ALL, HALVES};
 use super::theirs;
 use crate::hugging_face::export::hugging_face_scaling;
 use crate::model::config::{
@@ -89,7 +89,9 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("kv_lora_rank", latent.map(|sizes| sizes.kv_rank).into()),
         ("qk_nope_head_dim", latent.map(|sizes| sizes.nope_dim).into()),
         ("qk_rope_head_dim", latent.map(|sizes| sizes.rope_dim).into()),
-        ("v_head_dim", latent.map(|sizes| sizes.value_dim).into()),
+        ("v_head_dim", latent.map(|sizes| sizes.value_dim).or(model.value_head_dim).into()),
+        ("attention_sinks", sinks(model).into()),
+        ("attention_value_scale", other_than_one(model.factors.values)),
         ("latent_rotation", latent.filter(|_| !model.layer.rotary_interleaved).map(|_| HALVES).into()),
         ("latent_norm_eps", latent.map(|_| model.latent_norm_eps.unwrap_or(model.norm_eps)).into()),
     ]);
@@ -110,6 +112,16 @@ fn linear(sizes: LinearAttention) -> [(&'static str, Value); 5] {
         ("linear_value_head_dim", sizes.value_dim.into()),
         ("linear_conv_kernel_dim", sizes.conv_width.into()),
     ]
+}
+
+/// The word for the layers that have sinks, if some have.
+fn sinks(model: &ModelConfig) -> Option<&'static str> {
+    let has_sinks: Vec<bool> = model.layer_kinds().map(|(layer, _)| layer.has_sinks).collect();
+    match (has_sinks.contains(&true), !has_sinks.contains(&false)) {
+        (false, _) => None,
+        (true, false) => Some(SLIDING),
+        (true, true) => Some(ALL),
+    }
 }
 
 /// A number of layers without a window, if it is another than the model's.

@@ -89,7 +89,9 @@ pub(super) fn sliding_theta(reading: &Reading<'_>, longest: usize) -> Fact {
     };
     let [full, sliding] = [FULL, SLIDING].map(|kind| Rotation::of(reading, kind, longest));
     let is_plain = matches!(sliding.scaling, Some(RopeScaling::None)) && sliding.share == full.share;
-    let value = match is_same(full.theta, sliding.theta) && full.scaling == sliding.scaling {
+    let is_as_others =
+        is_same(full.theta, sliding.theta) && full.scaling == sliding.scaling && full.share == sliding.share;
+    let value = match is_as_others {
         true => Value::Null,
         false if is_plain => sliding.theta.into(),
         false => format!("{} in layers with a window", Value::Object(sliding.parameters)).into(),
@@ -161,8 +163,11 @@ impl Rotation {
         let is_written = SHARES.split('|').any(|key| reading.writes(key));
         let dimensions = reading.number(DIMENSIONS).filter(|_| reading.reads(DIMENSIONS) && !is_written);
         let of_head = dimensions.zip(reading.number("head_dim")).map(|(rotating, width)| rotating / width);
-        let mut share =
-            inner("partial_rotary_factor").or(of_head).or_else(|| reading.number(SHARES)).unwrap_or(1.0);
+        // MiMo-V2 passes over a share beside the parameters.
+        let default = reading.class.defaults.get("partial_rotary_factor").and_then(Value::as_f64);
+        let of_kind = default.filter(|_| reading.class.rotates_by_kind());
+        let written = inner("partial_rotary_factor").or(of_head).or(of_kind);
+        let mut share = written.or_else(|| reading.number(SHARES)).unwrap_or(1.0);
         let kind = ["rope_type", "type"].iter().find_map(|key| parameters.get(*key)?.as_str());
         // The share of this type is one of the pairs of the whole head.
         share = if kind == Some("proportional") { 1.0 } else { share };

@@ -48,7 +48,7 @@ pub(super) fn facts(reading: &Reading<'_>, longest: usize, most_layers: usize) -
     facts.insert("type", kind);
     fill_sizes(&mut facts);
     // A factor of 1 is none.
-    for fact in ["embedding_multiplier", "residual_multiplier", "logits_scaling"] {
+    for fact in ["embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_value_scale"] {
         if let Some(said) = facts.get_mut(fact).filter(|said| said.value.as_f64() == Some(1.0)) {
             said.value = Value::Null;
         }
@@ -247,6 +247,10 @@ fn dense_layers(reading: &Reading<'_>, layers: usize) -> (String, Vec<bool>) {
             (0..layers).map(|layer| is_listed(layer) || !(layer + 1).is_multiple_of(step)).collect(),
         );
     }
+    // MiMo-V2: the first layer.
+    if reading.reads("mlp_layer_types") && !reading.reads("first_k_dense_replace") {
+        return (key, (0..layers).map(|layer| layer == 0).collect());
+    }
     let (key, first) = reading.decided("first_k_dense_replace|num_dense_layers");
     let first = first.as_u64().unwrap_or(0) as usize;
     (key, (0..layers).map(|layer| layer < first).collect())
@@ -273,11 +277,16 @@ fn fill_attention(reading: &Reading<'_>, longest: usize, most_layers: usize, fac
     };
     let of_windows = rotary::sliding_theta(reading, longest);
     let of_rotation = rotates.as_deref().unwrap_or_default();
-    of_class::fill_global(reading, &layers, &sliding_layers(reading, &layers, of_rotation), facts);
-    // Layers whose windows hide nothing still rotate otherwise, have other heads or share keys and values.
+    let slides = sliding_layers(reading, &layers, of_rotation);
+    of_class::fill_global(reading, &layers, &slides, facts);
+    of_class::fill_windowed(reading, &slides, facts);
+    // Layers whose windows hide nothing still rotate otherwise, have other heads or sinks, or share keys and values.
     let by_kind =
         ["global_head_dim", "num_global_key_value_heads", "attention_k_eq_v", "num_kv_shared_layers"];
-    let differ_by_kind = by_kind.iter().any(|fact| facts.get(fact).is_some_and(|said| !said.value.is_null()));
+    // In gpt-oss all layers have sinks.
+    let of_windows_alone = if reading.class.name == "gpt_oss" { None } else { Some("attention_sinks") };
+    let mut by_kind = by_kind.into_iter().chain(of_windows_alone);
+    let differ_by_kind = by_kind.any(|fact| facts.get(fact).is_some_and(|said| !said.value.is_null()));
     let hides = if of_windows.value.is_null() && !differ_by_kind { longest } else { usize::MAX };
     let [size, mut types] = windows(reading, &layers, of_rotation, hides);
     for (kind, prefix, found) in [
@@ -407,8 +416,14 @@ fn windows(reading: &Reading<'_>, layers: &Layers, rotates: &[bool], longest: us
     let is_off = reading.reads("use_sliding_window") && !reading.is_on("use_sliding_window");
     let listed = reading.decided("layer_types").1;
     let listed = listed.as_array().filter(|_| !matches!(rule, Windows::Never | Windows::Always));
-    let size = reading.number("sliding_window").filter(|size| *size >= 1.0);
-    let has_rule = matches!(rule, Windows::ThreeOfFour | Windows::FirstThreeOfFour | Windows::OneOfTwo);
+    // MiMo-V2 may write the tokens before that which attends.
+    let before = reading.number("sliding_window_size").filter(|_| reading.reads("sliding_window_size"));
+    let size = before.map(|before| before + 1.0).or_else(|| reading.number("sliding_window"));
+    let size = size.filter(|size| *size >= 1.0);
+    let has_rule = matches!(
+        rule,
+        Windows::ThreeOfFour | Windows::FirstThreeOfFour | Windows::OneOfTwo | Windows::InnerFiveOfSix
+    );
     let lists = listed.map_or(has_rule, |types| types.iter().any(|kind| kind == SLIDING));
     if lists && (is_off || size.is_none()) {
         let word = if is_off { "off" } else { "none" };
@@ -452,6 +467,7 @@ fn sliding_layers(reading: &Reading<'_>, layers: &Layers, rotates: &[bool]) -> V
         Windows::Unrotated => rotates.get(layer) == Some(&false),
         Windows::Pattern => !(layer + 1).is_multiple_of(pattern),
         Windows::FiveOfSix => !(layer + 1).is_multiple_of(6),
+        Windows::InnerFiveOfSix => layer > 0 && !(layer + 1).is_multiple_of(6),
     };
     let slides = |layer: usize| match listed {
         _ if rule == Windows::FiveOfSix && (layer + 1) as f64 == layers.whole => false,

@@ -39,6 +39,7 @@
 //! | has queries that grow with their position | `Ministral3ForCausalLM` | no biases, no QK-norm, a window in all layers or in none |
 //! | has layers that do not rotate, and no QK-norm | `SmolLM3ForCausalLM`, also with biases in all of attention | always |
 //! | is dense otherwise | `Qwen3ForCausalLM` with QK-norm, also with biases in all of attention, `Qwen2ForCausalLM` with q/k/v biases, `MistralForCausalLM` with a window in all layers, `MinistralForCausalLM` with one in some, or `CwmForCausalLM` if the feed-forward layers have biases, else `LlamaForCausalLM`, also with biases in all of attention | always |
+//! | has values of another width than keys, a factor of the values, or sinks, and no latent attention | `MiMoV2FlashForCausalLM`, also with biases of q, k and v and with dense layers | sinks in the layers with a window and nowhere else, which have twice as many key and value heads as the others; no other factors, no QK-norm; of experts: sigmoid scores with a bias of the choice, groups scored by their best two, no shared expert |
 //! | has a gated shared expert | `Qwen2MoeForCausalLM` | plain softmax, no QK-norm |
 //! | has linear attention, or gates of attention's output | `Qwen3_5ForCausalLM`, with experts `Qwen3_5MoeForCausalLM`, of its own type `Qwen3NextForCausalLM`, also with biases in all of attention | norms before sublayers that multiply by 1 + w, QK-norm of single heads and gates of attention's output; no window, no factors; of experts: plain softmax, a shared expert with a gate, of Qwen3.5: gates that sum to 1, no dense layers; Qwen3-Next has experts |
 //! | is an LFM2 | `Lfm2ForCausalLM`, with experts `Lfm2MoeForCausalLM`, also with dense layers | RMSNorms before sublayers, QK-norm of single heads, SwiGLU, no biases, no window, whole heads rotate, no factors; of experts: sigmoid scores, no groups, no shared expert |
@@ -93,6 +94,9 @@ pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
     }
     if model.attention_gate || model.has_linear_attention() {
         return named(if model.mixture.is_some() { "qwen3_5_moe_text" } else { "qwen3_5_text" });
+    }
+    if model.latent.is_none() && has_attention_of_mimo(model) {
+        return named("mimo_v2_flash");
     }
     named(match &model.mixture {
         Some(mixture) if model.latent.is_some() && mixture.route.score == Score::Softmax => "deepseek_v2",
@@ -176,6 +180,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             | "gptj"
             | "phi"
             | "phimoe"
+            | "mimo_v2_flash"
     ) || is_cohere
         || name == "mpt";
     let has_own_norms = match name {
@@ -186,7 +191,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let is_gemma = matches!(name, "gemma" | "gemma2" | "gemma3_text");
     let is_gemma4 = name == "gemma4_text";
     let has_linear = matches!(name, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text");
-    let (is_mpt, is_minicpm3) = (name == "mpt", name == "minicpm3");
+    let (is_mpt, is_minicpm3, is_mimo) = (name == "mpt", name == "minicpm3", name == "mimo_v2_flash");
     let splits_evenly = model.hidden_size.is_multiple_of(model.num_heads);
     let is_wide = model.layer.intermediate_size != 4 * model.hidden_size;
     let is_dense = matches!(name, "gpt2" | "bloom" | "gpt_bigcode" | "gpt_pangu" | "opt");
@@ -230,8 +235,24 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
                 && !is_cohere
                 && !is_mpt
                 && !is_minicpm3
+                && !is_mimo
                 && has_factors(model),
             "factors of activations",
+        ),
+        (
+            is_mimo && Factors { values: None, ..model.factors } != Factors::default(),
+            "factors of activations but that of the values",
+        ),
+        (!is_mimo && model.factors.values.is_some(), "factor of the values"),
+        (!is_mimo && model.value_head_dim.is_some(), "values of another width than keys"),
+        (!is_mimo && differs(class, "attention_sinks", model), "sinks in these layers"),
+        (
+            is_mimo && !has_sinks_in_windows(model),
+            "sinks but in the layers with a window, all of which have them",
+        ),
+        (
+            is_mimo && !has_twice_the_keys_in_windows(model),
+            "key and value heads but twice as many in layers with a window",
         ),
         (is_minicpm3 && model.factors.scores.is_some(), "factor of the scores"),
         (is_minicpm3 && !has_whole_base(model), "divisor of the logits but hidden_size over a whole number"),
@@ -293,7 +314,7 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
             is_gemma4 && has_other_kv_heads(model),
             "other number of key and value heads where values are no keys",
         ),
-        (!is_gemma4 && model.has_own_heads(), "heads of other kinds in some layers"),
+        (!is_gemma4 && !is_mimo && model.has_own_heads(), "heads of other kinds in some layers"),
         (!is_gemma4 && model.kv_readers() > 0, "layers that read the keys and values of others"),
         (!is_gemma4 && model.per_layer_width.is_some(), "embeddings of each layer"),
         (is_gemma4 && !shares_by_kind(model), "layers that read the keys and values of these layers"),
@@ -462,7 +483,8 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
     let RouterConfig { score, groups, norm, scaling, .. } = mixture.route;
     let norm_top_k = norm.is_some();
     let is_v2 = class == "deepseek_v2";
-    let has_v3_router = matches!(class, "glm4_moe" | "deepseek_v3");
+    let is_mimo = class == "mimo_v2_flash";
+    let has_v3_router = is_mimo || matches!(class, "glm4_moe" | "deepseek_v3");
     let is_lfm2 = class == "lfm2_moe";
     let is_ernie = class == "ernie4_5_moe";
     let is_plain = !is_v2 && !has_v3_router && !is_lfm2 && class != "minimax_m2"; // a plain softmax
@@ -470,7 +492,7 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         .shared
         .is_some_and(|shared| !shared.intermediate_size.is_multiple_of(mixture.intermediate_size));
     let count = |score| groups.is_some_and(|groups| groups.score == score);
-    let needs_shared = is_v2 || has_v3_router || class == "hunyuan_v1_moe";
+    let needs_shared = is_v2 || has_v3_router && !is_mimo || class == "hunyuan_v1_moe";
     let is_granite = matches!(class, "granitemoe" | "granitemoeshared");
     let is_as_wide =
         mixture.shared.is_none_or(|shared| shared.intermediate_size == mixture.intermediate_size);
@@ -487,11 +509,13 @@ fn lacks_of_experts(class: &str, mixture: &MixtureConfig) -> Vec<&'static str> {
         ((is_plain || is_lfm2) && groups.is_some(), "groups of experts"),
         (is_plain && scaling != 1.0, "routed_scaling_factor"),
         (has_v3_router && count(GroupScore::Best), "groups that count by their best expert"),
-        (is_ernie && !mixture.has_bias, "form without a bias on the choice of experts"),
+        (is_mimo && score == Score::Softmax, "softmax scores"),
+        ((is_ernie || is_mimo) && !mixture.has_bias, "form without a bias on the choice of experts"),
         ((needs_shared || is_granite || is_ernie) && is_gated, "gate of the shared expert"),
         (needs_shared && mixture.shared.is_none(), "form without a shared expert"),
         (
-            matches!(class, "olmoe" | "gpt_oss" | "lfm2_moe" | "phimoe") && mixture.shared.is_some(),
+            matches!(class, "olmoe" | "gpt_oss" | "lfm2_moe" | "phimoe" | "mimo_v2_flash")
+                && mixture.shared.is_some(),
             "shared expert",
         ),
         (
@@ -550,6 +574,32 @@ fn normalises_all_heads(model: &ModelConfig) -> bool {
 
 fn rotates_a_part(model: &ModelConfig) -> bool {
     model.layer_kinds().any(|(layer, _)| model.rotary(layer).is_some() && layer.rotary_dim < layer.head_dim)
+}
+
+/// Whether the model has something that of all classes without latent attention MiMo-V2 alone has.
+fn has_attention_of_mimo(model: &ModelConfig) -> bool {
+    let has_sinks = || model.layer_kinds().any(|(layer, _)| layer.has_sinks);
+    model.value_head_dim.is_some() || model.factors.values.is_some() || has_sinks()
+}
+
+/// Whether the layers that have sinks are those with a window.
+fn has_sinks_in_windows(model: &ModelConfig) -> bool {
+    let mut kinds = model.layer_kinds().map(|(layer, _)| layer);
+    kinds.all(|layer| layer.has_sinks == model.published_window(layer).is_some())
+}
+
+/// Whether heads differ between layers as in MiMo-V2: in the numbers of keys and values alone.
+fn has_twice_the_keys_in_windows(model: &ModelConfig) -> bool {
+    let kinds = || model.layer_kinds().map(|(layer, _)| layer);
+    let has_window = |layer: &LayerConfig| model.published_window(layer).is_some();
+    // A class whose layers all have windows takes half a number of them.
+    let full = kinds()
+        .find(|layer| !has_window(layer))
+        .map_or(model.layer.num_kv_heads / 2, |full| full.num_kv_heads);
+    kinds().all(|layer| {
+        let heads = if has_window(layer) { 2 * full } else { full };
+        (layer.num_kv_heads, layer.head_dim, layer.values) == (heads, model.layer.head_dim, Values::Plain)
+    })
 }
 
 /// Whether values are normalised, in all layers.

@@ -315,7 +315,7 @@ fn what_transformers_does_not_compute_is_noted() {
 fn the_rotating_share_rounds_down_to_the_rotating_dimensions() {
     for head_dim in (4..=256).step_by(4) {
         for rotary_dim in (2..=head_dim).step_by(2) {
-            let share = rotary_factor(&rotating(llama(1, head_dim), rotary_dim));
+            let share = rotary_factor(&rotating(llama(1, head_dim), rotary_dim).layer);
             assert_eq!((head_dim as f64 * share) as usize, rotary_dim, "of {head_dim}");
         }
     }
@@ -345,8 +345,12 @@ fn latent_attention_is_of_deepseek() {
     assert_eq!(hugging_face_config(&direct)["q_lora_rank"], serde_json::Value::Null);
     let halves = direct.with_layers(|layer| layer.rotary_interleaved = false);
     expect(&halves, "MiniCPM3ForCausalLM", &[]);
-    let factors =
-        Factors { embedding: Some(3.0), residual: Some(0.5), scores: None, logits_divisor: Some(4.0) };
+    let factors = Factors {
+        embedding: Some(3.0),
+        residual: Some(0.5),
+        logits_divisor: Some(4.0),
+        ..Factors::default()
+    };
     let halves = ModelConfig { norm_eps: 3e-2, latent_norm_eps: Some(1e-6), factors, ..halves };
     expect(&halves, "MiniCPM3ForCausalLM", &[]);
     let config = hugging_face_config(&halves);

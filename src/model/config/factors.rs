@@ -13,6 +13,9 @@ pub struct Factors {
     /// Of the attention scores; `None`: what follows from the width of a head, as
     /// [`softmax_scale`](ModelConfig::softmax_scale) has it.
     pub scores: Option<f64>,
+    /// Of the values of attention. Since its output is linear in them, the last product of attention has this factor;
+    /// that product has no bias then.
+    pub values: Option<f64>,
     /// What the logits are divided by.
     pub logits_divisor: Option<f64>,
 }
@@ -34,6 +37,13 @@ impl ModelConfig {
     /// `None`: 1, or that product has a norm after it, which multiplies by the factor.
     pub(crate) fn residual_factor(&self) -> Option<f32> {
         other_than_one(self.factors.residual? as f32).filter(|_| !self.norm_placement.is_after())
+    }
+
+    /// The factor of the last product of attention by softmax: that of the values times
+    /// [`residual_factor`](Self::residual_factor); `None`: 1.
+    pub(crate) fn attention_factor(&self) -> Option<f32> {
+        let values = self.factors.values.unwrap_or(1.0) as f32;
+        other_than_one(values * self.residual_factor().unwrap_or(1.0))
     }
 
     /// The factor of the norms after attention and feed-forward network; `None`: 1.

@@ -1,6 +1,6 @@
 //! What may differ between the layers of a model.
 
-use super::{LinearAttention, ModelConfig, Positions, QueryScaling, RopeScaling};
+use super::{Family, LinearAttention, ModelConfig, Positions, QueryScaling, RopeScaling};
 use crate::ops::decode::Decode;
 use crate::ops::heads::HeadLayout;
 use crate::ops::qk_norm::Values;
@@ -43,6 +43,8 @@ pub struct LayerConfig {
     /// (PanGu-α, Zeng et al. 2021, section 2.2). The last norm then comes before this layer instead of before the head.
     /// Only the last layer can be one.
     pub has_query_table: bool,
+    /// Whether the softmax of each head has a learned logit beside the scores (a sink).
+    pub has_sinks: bool,
     /// What mixes its tokens.
     pub mixer: Mixer,
 }
@@ -221,9 +223,10 @@ impl ModelConfig {
 
     /// The window of a layer for the most positions that the model is made for, which may be more than the run's
     /// sequences have. One that masks nothing even then is still what layers are known by that have a rotation of their
-    /// own or share keys and values.
+    /// own, share keys and values, or have sinks, but for gpt-oss, whose layers all have them.
     pub fn published_window(&self, layer: &LayerConfig) -> Option<usize> {
-        let are_told_apart = || self.has_own_heads() || self.kv_readers() > 0;
+        let tells_by_sinks = layer.has_sinks && self.family != Family::GptOss;
+        let are_told_apart = || tells_by_sinks || self.has_own_heads() || self.kv_readers() > 0;
         let counts =
             |window: &usize| *window < self.max_positions || self.has_own_rotation(layer) || are_told_apart();
         layer.sliding_window.or(layer.wide_window.filter(counts))

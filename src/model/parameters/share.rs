@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::model::config::{ModelConfig, Sizes};
     use crate::model::parameters::Gpt;
-    use crate::model::parameters::tests::{gpt_oss_example, mixture_example};
+    use crate::model::parameters::tests::{gpt_oss_example, mimo_example, mixture_example};
     use std::collections::HashMap;
 
     /// Ranks that share everything that they can.
@@ -317,9 +317,14 @@ mod tests {
     /// shapes.
     #[test]
     fn ranks_hold_all_of_a_model_together() {
-        for (config, ranks) in
-            [(llama(4), 2), (llama(2), 4), (llama(1), 4), (mixture(), 2), (gpt_oss_example(), 2)]
-        {
+        for (config, ranks) in [
+            (llama(4), 2),
+            (llama(2), 4),
+            (llama(1), 4),
+            (mixture(), 2),
+            (gpt_oss_example(), 2),
+            (mimo_example(), 2),
+        ] {
             let narrow = Gpt::describe(&config.on_matrix_ranks(&layout(0, ranks)));
             for (whole, narrow) in Gpt::describe(&config).into_iter().zip(narrow) {
                 let mut seen: HashMap<[usize; 2], usize> = HashMap::new();

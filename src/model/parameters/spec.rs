@@ -409,7 +409,8 @@ impl RowGroups {
     pub(super) fn of_heads(config: &ModelConfig, layer: &LayerConfig) -> Self {
         let LayerConfig { num_kv_heads, head_dim, .. } = *layer;
         let queries = config.num_heads / num_kv_heads * head_dim;
-        Self { groups: num_kv_heads, rows: [queries, head_dim, head_dim, 0], is_reversed: false }
+        let rows = [queries, head_dim, config.value_dim(layer), 0];
+        Self { groups: num_kv_heads, rows, is_reversed: false }
     }
 
     /// The first stored row of rows of kind number `kind`.

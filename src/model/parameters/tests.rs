@@ -154,7 +154,45 @@ pub(crate) fn gpt_oss_example() -> ModelConfig {
     });
     let (family, activation) = (Family::GptOss, Activation::Gated(Gate::Clamped));
     let biases = ModelConfig { qkv_bias: true, output_bias: true, multi_token: None, ..example };
-    ModelConfig { family, activation, mixture, ..biases }
+    ModelConfig { family, activation, mixture, ..biases }.with_layers(|layer| layer.has_sinks = true)
+}
+
+/// A dense layer, and one with experts, a window, sinks and twice as many keys; values are wider than keys.
+pub(crate) fn mimo_example() -> ModelConfig {
+    let example = mixture_example();
+    let mixture = example.mixture.clone().map(|mixture| MixtureConfig {
+        intermediate_size: 8,
+        shared: None,
+        has_bias: true,
+        ..mixture
+    });
+    let mimo = ModelConfig { mixture, multi_token: None, value_head_dim: Some(12), ..example };
+    mimo.with_layers(|layer| (layer.num_kv_heads, layer.intermediate_size) = (2, 16)).with_each_layer(
+        |number, layer| match number {
+            0 => layer.num_kv_heads = 1,
+            _ => (layer.sliding_window, layer.has_sinks) = (Some(3), true),
+        },
+    )
+}
+
+#[test]
+fn mimo_has_the_names_and_shapes_of_files() {
+    let files = files(&Gpt::describe(&mimo_example()));
+    let full: [(&str, &[usize]); 4] = [
+        ("q_proj.weight", &[8, 8]),
+        ("k_proj.weight", &[4, 8]),
+        ("v_proj.weight", &[12, 8]),
+        ("o_proj.weight", &[8, 24]),
+    ];
+    assert_eq!(below(&files, "model.layers.0.self_attn."), full);
+    let windowed: [(&str, &[usize]); 5] = [
+        ("q_proj.weight", &[8, 8]),
+        ("k_proj.weight", &[8, 8]),
+        ("v_proj.weight", &[24, 8]),
+        ("attention_sink_bias", &[2]),
+        ("o_proj.weight", &[8, 24]),
+    ];
+    assert_eq!(below(&files, "model.layers.1.self_attn."), windowed);
 }
 
 #[test]

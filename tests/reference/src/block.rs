@@ -31,9 +31,6 @@ use super::variant::{Names, NormBias, Norms, Parallel, QkNorm};
 use super::vector::{add, scaled};
 use softmax::Softmax;
 
-/// What the sinks of a block are called.
-pub(super) const SINKS: &str = "self_attn.sinks";
-
 /// A block of a model, applied to a batch of N = B·T tokens.
 pub(super) struct Block<'a> {
     pub(super) shape: &'a Shape,

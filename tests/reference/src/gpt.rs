@@ -97,6 +97,8 @@ pub struct Layer {
     pub rope: Option<Rope>,
     /// How queries grow with their position.
     pub query_scaling: Option<QueryScaling>,
+    /// Each head has a sink, a learned logit beside the scores.
+    pub sinks: bool,
     /// Linear attention instead of softmax; Llama only.
     pub linear: Option<LinearHeads>,
     /// Tokens that a gated convolution sees, which takes the place of attention; Llama only.
@@ -163,13 +165,15 @@ pub struct Factors {
     pub residual: f64,
     /// Of the scores of attention; `None`: 1/√head_dim, or that of latent attention.
     pub scores: Option<f64>,
+    /// Of the values of attention.
+    pub values: f64,
     /// Of the logits.
     pub logits: f64,
 }
 
 impl Factors {
     /// A model without factors.
-    pub const NONE: Self = Self { embedding: 1.0, residual: 1.0, scores: None, logits: 1.0 };
+    pub const NONE: Self = Self { embedding: 1.0, residual: 1.0, scores: None, values: 1.0, logits: 1.0 };
 }
 
 /// logits (N, V) of tokens (N) at positions (N), in sequences of `sequence_length` tokens, with routers in the state
@@ -249,6 +253,7 @@ impl Shape {
             window: self.window,
             rope: Some(self.rope).filter(|_| self.rotates() && self.latent.is_none()),
             query_scaling: None,
+            sinks: self.variant.sinks,
             linear: None,
             convolution: None,
         }

@@ -1,6 +1,6 @@
 //! Names and sizes of the tensors of a model.
 
-use super::block::{BESIDE_NORMS, SINKS, XIELU, convolution_parameters, input_parameters};
+use super::block::{BESIDE_NORMS, XIELU, convolution_parameters, input_parameters};
 use super::gpt::{Architecture, HEAD, HEAD_BIAS, Layer, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
@@ -57,7 +57,13 @@ impl Shape {
         list
     }
 
-    /// Elements of q, and of k or v, of a token in a layer.
+    /// Elements of a value in a layer.
+    pub(super) fn value_dim(&self, layer: usize) -> usize {
+        let of_latent = self.latent.map(|latent| latent.value_dim);
+        of_latent.or(self.variant.value_dim).unwrap_or(self.layer(layer).head_dim)
+    }
+
+    /// Elements of q, and of k, of a token in a layer.
     fn qk_widths(&self, layer: usize) -> [usize; 2] {
         let layer = self.layer(layer);
         [self.num_heads * layer.head_dim, layer.num_kv_heads * layer.head_dim]
@@ -92,9 +98,9 @@ impl Shape {
 
     fn llama_block(&self, layer: usize) -> Vec<(String, usize)> {
         let (hidden, biases) = (self.hidden_size, self.biases);
-        let ([q, kv], Layer { head_dim, intermediate_size: intermediate, .. }) =
+        let ([q, kv], Layer { head_dim, num_kv_heads, intermediate_size: intermediate, .. }) =
             (self.qk_widths(layer), self.layer(layer));
-        let out = self.num_heads * self.latent.map_or(head_dim, |latent| latent.value_dim);
+        let (out, values) = (self.num_heads * self.value_dim(layer), num_kv_heads * self.value_dim(layer));
         let names = self.names();
         let mut list = Vec::new();
         let norm = |name: &str| format!("model.layers.{layer}.{name}");
@@ -125,7 +131,7 @@ impl Shape {
         }
         let joined = [q + 2 * kv];
         let of_q = if self.variant.attention_gate { 2 * q } else { q };
-        let widths = if names.qkv.len() == 1 { &joined[..] } else { &[of_q, kv, kv] };
+        let widths = if names.qkv.len() == 1 { &joined[..] } else { &[of_q, kv, values] };
         // Keys that are the values, too, have no third projection, and those of another layer none at all.
         let has_keys = self.layer(layer).kv_source.is_none();
         let count = match (has_keys, self.layer(layer).key_values) {
@@ -157,8 +163,8 @@ impl Shape {
                 }
             }
         }
-        if self.variant.sinks {
-            add(SINKS, self.num_heads);
+        if self.layer(layer).sinks {
+            add(names.sinks, self.num_heads);
         }
         if has_softmax {
             linear(&mut add, names.out, [hidden, out], biases.output);

@@ -107,8 +107,16 @@ pub struct StepResult {
 /// `ln_2`, `ln_f` in GPT-2), biases, sinks, factors of experts, the numbers of heads of linear attention and those of
 /// xIELU do not.
 pub fn decays(name: &str) -> bool {
-    const VECTORS: [&str; 7] =
-        [".bias", ".sinks", ".A_log", ".dt_bias", ".expert_scale", ".alpha_p", ".alpha_n"];
+    const VECTORS: [&str; 8] = [
+        ".bias",
+        ".sinks",
+        ".attention_sink_bias",
+        ".A_log",
+        ".dt_bias",
+        ".expert_scale",
+        ".alpha_p",
+        ".alpha_n",
+    ];
     let is_vector = VECTORS.iter().any(|end| name.ends_with(end));
     !is_vector && !name.contains("norm") && !name.contains(".ln_")
 }

@@ -48,8 +48,10 @@ pub struct Variant {
     pub score_cap: Option<f64>,
     /// Soft cap of the logits.
     pub logit_cap: Option<f64>,
-    /// Each head has a sink, a learned logit beside the scores, as in gpt-oss.
+    /// Each head has a sink, a learned logit beside the scores, as in gpt-oss, in layers that do not say otherwise.
     pub sinks: bool,
+    /// Elements of a value, where it has another number than a key; Llama with three tensors of q, k and v only.
+    pub value_dim: Option<usize>,
     /// Each element of attention's output is multiplied by the sigmoid of a gate, which is projected beside its query.
     pub attention_gate: bool,
 }
@@ -118,6 +120,8 @@ pub enum Naming {
     Pangu,
     /// Those of LFM2.
     Lfm2,
+    /// Llama's, but those of MiMo-V2 for sinks.
+    MiMo,
     /// Those of OPT, stored (out, in), whose table of positions has [`SKIPPED`] rows before that of the first.
     Opt,
 }
@@ -130,6 +134,7 @@ pub(super) struct Names {
     pub qkv: &'static [&'static str],
     /// Of the norms of q and k.
     pub qk_norms: [&'static str; 2],
+    pub sinks: &'static str,
     pub out: &'static str,
     /// Of the outputs of attention and feed-forward network, in Llama.
     pub post_norms: [&'static str; 2],
@@ -162,6 +167,7 @@ impl Variant {
         score_cap: None,
         logit_cap: None,
         sinks: false,
+        value_dim: None,
         attention_gate: false,
     };
 }
@@ -217,6 +223,7 @@ impl Shape {
             (Naming::Pangu, _) => &PANGU,
             (Naming::Opt, _) => &OPT,
             (Naming::Lfm2, _) => &LFM2,
+            (Naming::MiMo, _) => &MIMO,
             (_, Architecture::Llama) if self.variant.xielu => &APERTUS,
             (_, Architecture::Llama) if self.variant.norms == Norms::Both => {
                 let is_gemma = self.variant.zero_centered_norms || self.variant.layer_scalars;
@@ -290,12 +297,14 @@ const LLAMA: Names = Names {
     attention_norm: "input_layernorm",
     qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     qk_norms: ["self_attn.q_norm", "self_attn.k_norm"],
+    sinks: "self_attn.sinks",
     out: "self_attn.o_proj",
     post_norms: ["post_attention_layernorm", "post_feedforward_layernorm"],
     ffn_norm: "post_attention_layernorm",
     up: &["mlp.gate_proj", "mlp.up_proj"],
     down: "mlp.down_proj",
 };
+const MIMO: Names = Names { sinks: "self_attn.attention_sink_bias", ..LLAMA };
 const GLM: Names = Names { post_norms: ["post_self_attn_layernorm", "post_mlp_layernorm"], ..LLAMA };
 const NEMOTRON: Names = Names { up: &["mlp.up_proj"], ..LLAMA };
 const APERTUS: Names =
@@ -319,6 +328,7 @@ const GPT2: Names = Names {
     attention_norm: "ln_1",
     qkv: &["attn.c_attn"],
     qk_norms: [""; 2],
+    sinks: "",
     out: "attn.c_proj",
     post_norms: [""; 2],
     ffn_norm: "ln_2",
@@ -341,6 +351,7 @@ const BLOOM: Names = Names {
     attention_norm: "input_layernorm",
     qkv: &["self_attention.query_key_value"],
     qk_norms: [""; 2],
+    sinks: "",
     out: "self_attention.dense",
     post_norms: [""; 2],
     ffn_norm: "post_attention_layernorm",

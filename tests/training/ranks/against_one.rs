@@ -54,6 +54,11 @@ pub fn gpt_oss() -> Setup {
     small(Setup::gpt_oss("gpt-oss", "")).with(&["--moe_config.moe_intermediate_size=40"])
 }
 
+/// With sinks and more keys in one layer, whose experts have a bias of the choice, and values of another width.
+pub fn mimo() -> Setup {
+    small(Setup::mimo("mimo", "")).with(&["--moe_config.moe_intermediate_size=40"])
+}
+
 /// With experts beside dense networks.
 pub fn beside_dense() -> Setup {
     small(Setup::beside_dense("beside", ""))

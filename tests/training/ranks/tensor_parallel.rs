@@ -3,7 +3,7 @@
 //!
 //! Models whose keys have a bias train by SGD.
 
-use super::against_one::{BF16, BY_LENGTH, ROUNDED, SGD, dense, dropless, gpt_oss, layers, small};
+use super::against_one::{BF16, BY_LENGTH, ROUNDED, SGD, dense, dropless, gpt_oss, layers, mimo, small};
 use super::layouts::{SEQUENCE, TENSOR};
 use super::spread::{DATA, OPTIMIZER, Spread, TOKENS, VOCABULARY, WEIGHTS, ZERO_1, ZERO_2};
 use super::trial::{Model, PARTS_IN_BF16, PLAIN, ROUNDED_PARTS, Variation, on_one, train_as_one};
@@ -83,6 +83,7 @@ fn mixtures() {
 #[test]
 fn sinks_and_biases_of_experts() {
     train_as_one(gpt_oss, &[TENSOR, SEQUENCE], &OF_TWO);
+    train_as_one(mimo, &[ALL], &OF_TWO);
 }
 
 #[test]

@@ -125,6 +125,43 @@ fn layers_may_differ() {
             "type: GPTNeoXConfig\n    use_qk_norm: True\n    use_v_norm: True\n    attention_k_eq_v: True",
             "attention_k_eq_v: not built yet for this type; remove it",
         ),
+        ("v_head_dim: 18", "v_head_dim: values are 18 wide; the kernels take multiples of 4 up to 512"),
+        (
+            "type: Phi3Config\n    v_head_dim: 12",
+            "v_head_dim: not built yet for this type; write `type: LlamaConfig`, or remove it",
+        ),
+        (
+            "v_head_dim: 12\n    use_qk_norm: True\n    use_v_norm: True",
+            "v_head_dim: not built yet where values are normalised; remove it, or `use_v_norm`",
+        ),
+        (
+            "v_head_dim: 12\n    attention_output_gate: True",
+            "v_head_dim: not built yet where attention's output has gates; remove it, or `attention_output_gate`",
+        ),
+        (
+            "v_head_dim: 12\n    global_head_dim: 16",
+            "v_head_dim: not built yet where keys are not equally wide in all layers; remove it, or `global_head_dim`",
+        ),
+        (
+            "v_head_dim: 12\n    num_kv_shared_layers: 1",
+            "v_head_dim: not built yet where layers share keys and values; remove it, or `num_kv_shared_layers`",
+        ),
+        (
+            "attention_value_scale: 0.7\n    attn_proj_has_bias: True",
+            "attention_value_scale: not built yet where attention's output projection has a bias; remove it, or the bias",
+        ),
+        (
+            "attention_sinks: sliding_attention",
+            "attention_sinks: there is no layer with a window; write `all`, or give the window by `sliding_window`",
+        ),
+        (
+            "type: Phi3Config\n    attention_sinks: all",
+            "attention_sinks: not built yet for this type; write `type: LlamaConfig`, or remove it",
+        ),
+        (
+            "attention_sinks: all\n    mtp_depth: 1",
+            "attention_sinks: not built yet with multi-token prediction; remove it, or `mtp_depth`",
+        ),
         (
             "num_kv_shared_layers: 5",
             "num_kv_shared_layers: leaves none of 5 layers that has keys and values; lower it",

@@ -78,8 +78,13 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
         models.push(unrotated(attention(qkv_bias, output_bias, qk_norm)));
         models.push(unrotated(some_windows(attention(qkv_bias, output_bias, qk_norm))));
     }
-    let factors =
-        Factors { embedding: Some(12.0), residual: Some(0.25), scores: Some(0.3), logits_divisor: Some(8.0) };
+    let factors = Factors {
+        embedding: Some(12.0),
+        residual: Some(0.25),
+        scores: Some(0.3),
+        logits_divisor: Some(8.0),
+        ..Factors::default()
+    };
     let granite = |model| ModelConfig { factors, ..model };
     models.extend([granite(llama()), granite(all_biases(llama())), granite(attention(true, false, true))]);
     models.extend([window(granite(llama())), partial(granite(llama()))]);
@@ -117,10 +122,35 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     let gpt_oss = ModelConfig {
         family: Family::GptOss,
         activation: gate,
-        mixture: experts,
+        mixture: experts.clone(),
         ..attention(true, true, false)
     };
-    models.push(some_windows(gpt_oss));
+    models.push(some_windows(gpt_oss).with_layers(|layer| layer.has_sinks = true));
+    let scaled_values = Factors { values: Some(0.707), ..Factors::default() };
+    let biased = experts.map(|experts| MixtureConfig {
+        route: RouterConfig { score: Score::Sigmoid, scaling: 1.5, ..experts.route },
+        has_bias: true,
+        first_dense_layers: 1,
+        ..experts
+    });
+    let mimo = ModelConfig { value_head_dim: Some(12), factors: scaled_values, ..partial(llama()) };
+    let with_sinks = |model: ModelConfig, kv_heads| {
+        some_windows(model).with_each_layer(|_, layer| {
+            layer.has_sinks = layer.sliding_window.is_some();
+            layer.num_kv_heads = if layer.has_sinks { 2 } else { kv_heads };
+            layer.rope_theta = if layer.has_sinks { 50.0 } else { layer.rope_theta };
+        })
+    };
+    models.extend([
+        with_sinks(ModelConfig { mixture: biased, qkv_bias: true, ..mimo.clone() }, 1),
+        with_sinks(mimo.clone(), 1),
+        with_sinks(mimo.clone(), 2),
+        with_sinks(llama(), 1),
+        window(mimo.clone()).with_layers(|layer| layer.has_sinks = true),
+        llama().with_layers(|layer| (layer.wide_window, layer.has_sinks) = (Some(12), true)),
+        llama().with_layers(|layer| layer.has_sinks = true),
+        mimo,
+    ]);
     models.push(scaled(olmo(some_windows(llama())), linear));
     models.push(olmo(some_windows(llama())).with_layers(|layer| {
         layer.rope_scaling = if layer.sliding_window.is_some() { RopeScaling::None } else { linear };
@@ -374,8 +404,12 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     let own_eps = |model| ModelConfig { norm_eps: 3e-2, latent_norm_eps: Some(1e-6), ..model };
     models.extend([halves(of_latent(latent)), own_eps(of_latent(direct))]);
     let of_all = |factors| ModelConfig { factors, ..own_eps(halves(of_latent(direct))) };
-    let factors =
-        Factors { embedding: Some(12.0), residual: Some(0.25), scores: None, logits_divisor: Some(8.0) };
+    let factors = Factors {
+        embedding: Some(12.0),
+        residual: Some(0.25),
+        logits_divisor: Some(8.0),
+        ..Factors::default()
+    };
     models.extend([Some(0.5), None].map(|scores| of_all(Factors { scores, ..factors })));
     let heads = LinearAttention { heads: 4, key_heads: 2, key_dim: 8, value_dim: 12, conv_width: 3 };
     let gated =

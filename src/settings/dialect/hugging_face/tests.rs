@@ -27,8 +27,8 @@ fn a_folder_says_the_shape_of_every_class() {
         let run = started_from(folder.path(), &config).unwrap_or_else(|error| panic!("{class}: {error}"));
         check(folder.path(), &run.plan.model, &[]).unwrap_or_else(|error| panic!("{class}: {error}"));
         let has_linear = matches!(class, "qwen3_next" | "qwen3_5_text" | "qwen3_5_moe_text");
-        let differ =
-            has_linear || matches!(class, "cwm" | "gemma3_text" | "gemma4_text" | "lfm2" | "lfm2_moe");
+        let differ = has_linear
+            || matches!(class, "cwm" | "gemma3_text" | "gemma4_text" | "lfm2" | "lfm2_moe" | "mimo_v2_flash");
         assert_eq!(!run.plan.model.other_layers.is_empty(), differ, "{class}");
         assert_eq!(run.plan.model.layer.query_scaling.is_some(), class == "ministral3", "{class}");
     }

@@ -56,9 +56,12 @@ pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
 
 /// Puts into the model what keys say in another form.
 fn fill_config(model: &mut Model) {
+    let is_latent = model.is_latent();
     let config = &mut model.config;
     config.ignore_id = u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX);
     config.attention_gate = model.attention_output_gate == Some(true);
+    let usual = config.layer.head_dim;
+    config.value_head_dim = model.v_head_dim.filter(|width| *width != usual && !is_latent);
     config.qk_norm = model.use_qk_norm == Some(true);
     config.qk_norm_kind = model.qk_norm_kind.unwrap_or_default();
     config.has_layer_scalars = model.layer_scalars == Some(true);

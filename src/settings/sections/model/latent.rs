@@ -5,7 +5,7 @@ use super::{DEEPSEEK_V3, LLAMA, MAX_HEAD_DIM};
 use crate::model::config::{LatentAttention, LatentRotation};
 use crate::settings::engine::*;
 
-/// Keys that only models with latent attention read.
+/// Keys of models with latent attention, of which others may read the width of a value alone.
 pub(super) const KEYS: [&str; 8] = [
     "multi_latent_attention",
     "q_lora_rank",
@@ -33,6 +33,7 @@ pub(super) fn refuse(reader: &Reader<'_>, keys: &[&str]) {
 
 /// Checks the widths, and fills in what follows from them.
 pub(super) fn fill(model: &mut Model, reader: &Reader<'_>) {
+    model.latent.value_dim = *model.v_head_dim.get_or_insert(model.latent.value_dim);
     check_widths(&model.latent, reader);
     check_heads(model, reader);
     if model.use_qk_norm == Some(false) {

@@ -26,6 +26,17 @@ words! {
     }
 }
 
+words! {
+    /// The layers whose softmax has sinks.
+    pub enum SinkLayers {
+        /// Every layer.
+        #[default]
+        All = "all",
+        /// Those with a window.
+        Sliding = "sliding_attention",
+    }
+}
+
 /// Entries of `no_rope_layers`.
 pub(super) const ROTATES: Range = Range::new("1 or 0 for each layer", |x| x == 0.0 || x == 1.0, 2.0);
 
@@ -70,6 +81,8 @@ pub(super) fn check(model: &Model, reader: &Reader<'_>) {
     reader.require(&[UNROTATED], rotates || model.no_rope_layers.is_none(), message);
     reader.require(&["sliding_theta"], rotates || model.sliding_theta.is_none(), message);
     check_global(model, reader);
+    check_values(model, reader);
+    check_sinks(model, reader, some_slide);
     check_gate(model, reader);
     check_linear(model, reader);
     check_convolutions(model, reader);
@@ -132,6 +145,51 @@ fn check_global(model: &Model, reader: &Reader<'_>) {
     let is_plain = model.config.family == Family::Llama;
     let message = "not built yet for this type; remove it";
     reader.require(&["attention_k_eq_v", "type"], is_plain || !are_shared, message);
+}
+
+/// Checks values of another width than keys, and their factor.
+fn check_values(model: &Model, reader: &Reader<'_>) {
+    const WIDTH: &str = "v_head_dim";
+    const FACTOR: &str = "attention_value_scale";
+    let has_factor = model.config.factors.values.is_some();
+    let message = "not built yet with latent attention; remove it";
+    reader.require(&[FACTOR], !has_factor || !model.is_latent(), message);
+    let message = "not built yet where attention's output projection has a bias; remove it, or the bias";
+    reader.require(&[FACTOR, "attn_proj_has_bias"], !has_factor || !model.config.output_bias, message);
+    let Some(width) = model.v_head_dim.filter(|_| !model.is_latent()) else { return };
+    let fits = width <= MAX_HEAD_DIM && width.is_multiple_of(4);
+    let message = format!("values are {width} wide; the kernels take multiples of 4 up to {MAX_HEAD_DIM}");
+    reader.require(&[WIDTH], fits, message);
+    if width == model.config.layer.head_dim {
+        return;
+    }
+    reader.require(&[WIDTH, "type"], model.config.family == Family::Llama, OTHER_TYPE);
+    let message = "not built yet where values are normalised; remove it, or `use_v_norm`";
+    reader.require(&[WIDTH, "use_v_norm"], model.use_v_norm != Some(true), message);
+    let message = "not built yet where attention's output has gates; remove it, or `attention_output_gate`";
+    let has_gate = model.attention_output_gate == Some(true);
+    reader.require(&[WIDTH, "attention_output_gate"], !has_gate, message);
+    let message =
+        "not built yet where keys are not equally wide in all layers; remove it, or `global_head_dim`";
+    reader.require(&[WIDTH, "global_head_dim"], model.global_head_dim.is_none(), message);
+    let message = "not built yet where layers share keys and values; remove it, or `num_kv_shared_layers`";
+    reader.require(&[WIDTH, SHARED], shared_layers(model) == 0, message);
+}
+
+/// Checks that files of the type have names for sinks, and that some layers have them. `some_slide`: some layers have a
+/// window.
+fn check_sinks(model: &Model, reader: &Reader<'_>, some_slide: bool) {
+    const KEY: &str = "attention_sinks";
+    let Some(layers) = model.attention_sinks else { return };
+    let is_of_type = matches!(model.config.family, Family::Llama | Family::GptOss) && !model.is_latent();
+    reader.require(&[KEY, "type"], is_of_type, OTHER_TYPE);
+    let message = "there is no layer with a window; write `all`, or give the window by `sliding_window`";
+    let keys = [KEY, TYPES, "sliding_window"];
+    reader.require(&keys, some_slide || layers == SinkLayers::All, message);
+    let message = "not built yet where layers share keys and values; remove it, or `num_kv_shared_layers`";
+    reader.require(&[KEY, SHARED], shared_layers(model) == 0, message);
+    let message = "not built yet with multi-token prediction; remove it, or `mtp_depth`";
+    reader.require(&[KEY, "mtp_depth"], model.mtp_depth.is_none_or(|depth| depth == 0), message);
 }
 
 /// Whether names and layouts of the type are known for what Qwen3-Next has.
@@ -338,6 +396,9 @@ pub(super) fn set(model: &Model, number: usize, layer: &mut LayerConfig) {
     }
     if !slides(model, number) {
         layer.sliding_window = None;
+    }
+    if let Some(layers) = model.attention_sinks {
+        layer.has_sinks = layers == SinkLayers::All || layer.sliding_window.is_some();
     }
     layer.kv_source = source_of(model, number);
     if layer.kv_source.is_some() && model.use_double_wide_mlp == Some(true) {

@@ -1,6 +1,6 @@
 //! The keys of a model.
 
-use super::layers::{CONV_WIDTH, LayerType, ROTATES};
+use super::layers::{CONV_WIDTH, LayerType, ROTATES, SinkLayers};
 use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
 use super::types::{ModelType, defaults};
@@ -112,6 +112,12 @@ rows! {
         /// Whether v is normalised head by head like q and k, without a weight, as in Gemma 4; only with `use_qk_norm`
         /// and False by default.
         use_v_norm: Option<bool> = Numbers.optional().of(LLAMA).example("True\nuse_qk_norm: True"),
+        /// Width of a value, a multiple of 4 up to 512: that of a query and a key by default, of latent attention 128.
+        v_head_dim: Option<usize> = Shape.optional().within(SIZE).of(LLAMA).example("16"),
+        /// Whether the softmax of each head has a learned logit beside the scores (a sink), as in gpt-oss: in `all`
+        /// layers, as in GptOssConfig by default, or in those of `layer_types` that are `sliding_attention` alone, as in
+        /// MiMo-V2; no layer by default.
+        attention_sinks: Option<SinkLayers> = Shape.optional().of(LLAMA).example("all"),
         /// Whether the result of each layer is multiplied by a number that its checkpoint holds and nothing trains, as
         /// in Gemma 4; False by default.
         layer_scalars: Option<bool> = Shape.optional().of(LLAMA).example("True"),
@@ -206,6 +212,9 @@ rows! {
         /// by a power of its factor.
         factors.scores "attention_multiplier": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
             .example("0.015625"),
+        /// Factor of the values of attention, as in MiMo-V2; 1 by default.
+        factors.values "attention_value_scale": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
+            .example("0.707"),
         /// What the logits are divided by; 1 by default.
         factors.logits_divisor "logits_scaling": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
             .example("8.0"),
@@ -257,8 +266,6 @@ rows! {
         /// Width of the part of a query and a key that rotates, a multiple of 4; all keys share it; 64 by default. A
         /// head is both parts wide, at most 512.
         rope_dim "qk_rope_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("8"),
-        /// Width of a value, a multiple of 4 up to 512; 128 by default.
-        value_dim "v_head_dim": usize = Shape.derived().within(SIZE).of(DEEPSEEK).example("16"),
     }
 }
 

@@ -310,7 +310,7 @@ const TYPES: [TypeEntry; 30] = [
                 head in the softmax of attention (a sink), and experts behind the clamped form of SwiGLU with biases, \
                 as the router has one. Widths of experts are multiples of 4.",
         defaults: |config| {
-            (config.qkv_bias, config.output_bias) = (true, true);
+            (config.qkv_bias, config.output_bias, config.layer.has_sinks) = (true, true, true);
             config.activation = Activation::Gated(Gate::Clamped);
         },
         check: |model, reader| check_gate(model, reader),

@@ -45,7 +45,7 @@ impl Block<'_> {
                 dx
             }
             QkNorm::LayerNormByHead => {
-                let heads = self.by_head(of, x).zip(dy.chunks(self.shape.head_dim));
+                let heads = self.by_head(of, x).zip(dy.chunks(self.shape.layer(self.layer).head_dim));
                 heads
                     .flat_map(|((norm, x), dy)| {
                         let factors = self.shape.norm_factors(self.weights, &norm);
@@ -61,9 +61,10 @@ impl Block<'_> {
 
     /// Each head of x, with the full name of its norm.
     fn by_head<'a>(&'a self, of: usize, x: &'a [f64]) -> impl Iterator<Item = (String, &'a [f64])> + 'a {
-        let heads = [self.shape.num_heads, self.shape.layer(self.layer).num_kv_heads][of];
+        let layer = self.shape.layer(self.layer);
+        let heads = [self.shape.num_heads, layer.num_kv_heads][of];
         let name = self.path(self.names().qk_norms[of]);
-        x.chunks(self.shape.head_dim)
+        x.chunks(layer.head_dim)
             .enumerate()
             .map(move |(place, x)| (format!("{name}.norms.{}", place % heads), x))
     }

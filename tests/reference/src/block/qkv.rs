@@ -7,7 +7,7 @@ use crate::variant::Naming;
 use crate::vector::add;
 
 impl Block<'_> {
-    /// q (N, H·d), k and v (N, K·d): from three linear layers, or from one. In a query layer q is projected from the
+    /// q (N, H·d), k (N, K·d) and v (N, K·e): from three linear layers, or from one. In a query layer q is projected from the
     /// rows of a table by position. Where keys and values are another block's, there are none.
     #[track_caller]
     pub(super) fn project_qkv(&self, x: &[f64]) -> [Vec<f64>; 3] {

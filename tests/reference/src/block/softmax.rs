@@ -1,13 +1,14 @@
 //! A block's attention by softmax, from its projections to the projection back.
 
 use super::latent::Latent;
-use super::{Activations, Block, ReadGradients, SINKS, add};
+use super::{Activations, Block, ReadGradients, add};
 use crate::attention::{Attention, attention, attention_backward, sinks_backward};
 use crate::gpt::{Weights, accumulate};
 use crate::largest_scores::{by_head, largest_scores};
 use crate::rms_norm::{rms_norm, rms_norm_backward};
 use crate::rope::{rope, rope_backward};
 use crate::variant::QkNorm;
+use crate::vector::scaled;
 
 /// Activations saved for the backward pass.
 pub(super) struct Softmax {
@@ -15,17 +16,17 @@ pub(super) struct Softmax {
     /// pass of their norm reads.
     q_projected: Vec<f64>,
     k_projected: Vec<f64>,
-    /// Projected values (N, K·d), if they are normalised.
+    /// Projected values (N, K·e), if they are normalised.
     v_projected: Vec<f64>,
     /// Queries, keys and values before they are clipped, if they are.
     unclipped: Option<[Vec<f64>; 3]>,
     /// What latent attention makes them of.
     latent: Option<Latent>,
-    /// Inputs of attention: q (N, H·d), k (N, K·d), v (N, K·d).
+    /// Inputs of attention: q (N, H·d), k (N, K·d), v (N, K·e).
     q: Vec<f64>,
     k: Vec<f64>,
     v: Vec<f64>,
-    /// Output of attention and its gate, (N, H·d); no gate where there is none.
+    /// Output of attention and its gate, (N, H·e); no gate where there is none.
     attended: Vec<f64>,
     gate: Vec<f64>,
 }
@@ -93,7 +94,8 @@ impl Block<'_> {
         }
         let attended = store(attention(&q, &k, &v, &self.attention()).0);
         let gated = self.gated(&attended, &gate);
-        let mixed = self.project(names.out, &gated);
+        // Attention is linear in the values, whose factor the projection back has instead: nothing is stored between.
+        let mixed = scaled(&self.project(names.out, &gated), self.shape.factors.values);
         let saved = Softmax {
             q_projected: q_normed,
             k_projected: k_normed,
@@ -122,6 +124,7 @@ impl Block<'_> {
         let names = self.names();
         let store = |values| self.shape.storage.store(values);
         let gated = self.gated(&saved.attended, &saved.gate);
+        let dadded = &scaled(dadded, self.shape.factors.values);
         let dgated = store(self.project_backward(names.out, &gated, dadded, grads));
         let [dattended, dgate] = self.gated_backward(&saved.attended, &saved.gate, dgated);
         let (dq, dk, dv) = attention_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
@@ -144,9 +147,9 @@ impl Block<'_> {
             let eps = self.shape.norm_eps;
             dv = store(rms_norm_backward(&saved.v_projected, &ones, &dv, ones.len(), eps).0);
         }
-        if self.shape.variant.sinks {
+        if layer.sinks {
             let dsinks = sinks_backward(&saved.q, &saved.k, &saved.v, &dattended, &self.attention());
-            accumulate(grads, &self.path(SINKS), dsinks);
+            accumulate(grads, &self.path(names.sinks), dsinks);
         }
         let is_last = self.shape.qk_norm && self.shape.variant.qk_norm == QkNorm::RotatedHeads;
         let mut norms_backward = |dq: &[f64], dk: &[f64]| {
@@ -197,7 +200,7 @@ impl Block<'_> {
             heads: self.shape.num_heads,
             kv_heads: layer.num_kv_heads,
             head_dim: layer.head_dim,
-            value_dim: latent.map_or(layer.head_dim, |latent| latent.value_dim),
+            value_dim: self.shape.value_dim(self.layer),
             causal: true,
             scale: self.shape.factors.scores.unwrap_or(scale),
             soft_cap: self.shape.variant.score_cap,
@@ -205,7 +208,7 @@ impl Block<'_> {
             starts: None,
             factors: None,
             alibi: self.shape.variant.alibi,
-            sinks: self.shape.variant.sinks.then(|| &self.weights[&self.path(SINKS)][..]),
+            sinks: layer.sinks.then(|| &self.weights[&self.path(self.names().sinks)][..]),
         }
     }
 

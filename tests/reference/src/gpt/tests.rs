@@ -201,7 +201,23 @@ fn per_layer() -> Shape {
     let variant = Variant { per_layer_width: Some(5), ..gemma4().variant };
     Shape { variant, gate: Gate::Gelu(Gelu::Tanh), tie_word_embeddings: true, ..gemma4() }
 }
-const FACTORS: Factors = Factors { embedding: 3.0, residual: 0.6, scores: Some(0.9), logits: 0.7 };
+/// A layer with a window, sinks and all heads of keys, and one without them and with fewer heads; values are narrower
+/// than keys and have a factor.
+fn mimo() -> Shape {
+    let first = Layer { window: Some(2), sinks: true, num_kv_heads: 2, ..QWEN2.common_layer() };
+    let variant = Variant { naming: Naming::MiMo, value_dim: Some(3), ..Variant::PLAIN };
+    let second = Layer { num_kv_heads: 1, ..QWEN2.common_layer() };
+    let layers = BTreeMap::from([(0, first), (1, second)]);
+    Shape { other_layers: Some(layers), variant, factors: Factors { values: 0.7, ..FACTORS }, ..QWEN2 }
+}
+/// A LayerNorm of each head, of another width in the second layer.
+fn heads_of_two_widths() -> Shape {
+    let variant = Variant { qk_norm: QkNorm::LayerNormByHead, ..Variant::PLAIN };
+    let second = Layer { head_dim: 2, rope: None, ..QWEN3.common_layer() };
+    Shape { variant, other_layers: Some(BTreeMap::from([(1, second)])), ..QWEN3 }
+}
+const FACTORS: Factors =
+    Factors { embedding: 3.0, residual: 0.6, scores: Some(0.9), logits: 0.7, ..Factors::NONE };
 const IGNORE: u32 = u32::MAX;
 const T: usize = 5;
 const POSITIONS: [u32; 2 * T] = [0, 1, 2, 3, 4, 7, 8, 9, 10, 11];
@@ -262,6 +278,9 @@ fn every_gradient_is_the_finite_difference() {
         qwen3_next(),
         lfm2(),
         sharing(),
+        mimo(),
+        adapted(&mimo(), &["model.layers.0.self_attn.o_proj", "model.layers.1.self_attn.v_proj"]),
+        heads_of_two_widths(),
         per_layer(),
         adapted(&per_layer(), &["model.per_layer_model_projection", "model.layers.1.per_layer_projection"]),
         Shape { num_layers: 0, ..LLAMA },

@@ -58,7 +58,7 @@ const SHAPE: Shape = Shape {
     low_rank: None,
     storage: Storage::Exact,
 };
-const FACTORS: Factors = Factors { embedding: 3.0, residual: 0.6, scores: None, logits: 0.7 };
+const FACTORS: Factors = Factors { embedding: 3.0, residual: 0.6, logits: 0.7, ..Factors::NONE };
 const AHEAD: MultiToken = MultiToken { depth: 2, loss_factor: 0.6 };
 
 fn weights(shape: &Shape) -> Weights {
