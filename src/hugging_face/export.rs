@@ -9,7 +9,8 @@ mod architecture;
 use super::config_json::classes::{self, CONVOLUTION, Class, FULL, LINEAR, SLIDING};
 use super::config_json::{ACTIVATIONS, Windows, facts, has_wide_readers};
 use crate::model::config::{
-    Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig, ParallelResidual, Values,
+    Family, GroupScore, LatentAttention, LayerConfig, MixtureConfig, ModelConfig, NormPlacement,
+    ParallelResidual, Values,
 };
 use crate::ops::rope_scaling::{Llama3, LongRope, QueryScaling, RopeScaling, Yarn};
 use architecture::nearest;
@@ -120,7 +121,8 @@ fn bloom_keys(model: &ModelConfig) -> Map<String, Value> {
 fn opt_keys(model: &ModelConfig) -> Map<String, Value> {
     let mut config = keys_of_class("opt", model);
     config.extend(entries(json!({
-        "word_embed_proj_dim": model.hidden_size,
+        "do_layer_norm_before": model.norm_placement == NormPlacement::Before,
+        "word_embed_proj_dim": model.embedding_width.unwrap_or(model.hidden_size),
         "dropout": model.hidden_dropout,
         "attention_dropout": model.attention_dropout,
     })));

@@ -93,7 +93,7 @@ impl GenerateRecordings {
         };
         let widest = config.layer_kinds().map(|(layer, _)| of_layer(layer)).max().unwrap_or(0);
         let inputs = config.per_layer_width.map_or(0, |width| width * config.num_layers);
-        let widest = widest.max(inputs).max(config.hidden_size);
+        let widest = widest.max(inputs).max(config.hidden_size).max(config.embedding_width.unwrap_or(0));
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
         let [tokens, cached] =
             [u64::from(longest), config.seq_length as u64].map(|of| u64::from(sequences) * of);

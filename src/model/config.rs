@@ -65,7 +65,7 @@ pub struct ModelConfig {
     pub norm_bias: bool,
     /// Whether norms have a weight; without one they only normalise, as in OLMo.
     pub norm_weight: bool,
-    /// Where the norms of a layer stand. That of the head stands before it.
+    /// Where the norms of a layer stand. That of the head, if there is one, stands before it.
     pub norm_placement: NormPlacement,
     /// Whether attention and feed-forward network stand beside each other, both reading the residual stream before the
     /// layer; `None`: the feed-forward network reads it after attention.
@@ -114,6 +114,9 @@ pub struct ModelConfig {
     /// Added to the squared length of each row of the head; the row is divided by the root of the sum (Baichuan 2, Yang
     /// et al. 2023, section 2.3). `None`: rows are not divided.
     pub head_epsilon: Option<f64>,
+    /// Width of the embedding and of the head's table where it is another than D (E): projections lead to D after the
+    /// embedding and back before the head, as in OPT of 350M.
+    pub embedding_width: Option<usize>,
     /// What queries, keys and values are clipped to before the rotation, between minus and plus this, as in OLMo 1;
     /// `None`: they are not. Not with latent attention, nor with norms of rotated heads.
     pub clip_qkv: Option<f64>,
@@ -248,6 +251,7 @@ impl ModelConfig {
             has_layer_scalars: false,
             per_layer_width: None,
             head_epsilon: None,
+            embedding_width: None,
             clip_qkv: None,
             score_cap: None,
             logit_cap: None,
@@ -362,9 +366,14 @@ impl ModelConfig {
         self.init_std / (2.0 * self.num_layers as f64).sqrt()
     }
 
-    /// Whether a norm of its own stands before the feed-forward network.
+    /// Whether norms of a layer stand elsewhere than after a sublayer, where those of its output do.
+    pub(crate) fn has_layer_norms(&self) -> bool {
+        self.norm_placement != NormPlacement::After
+    }
+
+    /// Whether a norm of its own stands before the feed-forward network, or after the sum with it.
     pub(crate) fn has_ffn_norm(&self) -> bool {
-        self.norm_placement.is_before() && self.parallel_residual != Some(ParallelResidual::OneNorm)
+        self.has_layer_norms() && self.parallel_residual != Some(ParallelResidual::OneNorm)
     }
 
     /// Rows at the start of the table of learned positions that belong to none.
@@ -467,17 +476,20 @@ pub enum NormPlacement {
     After,
     /// Both: x + norm(f(norm(x))), as in Gemma 2 and GLM-4-0414.
     Both,
+    /// After the sum: norm(x + f(x)), as in the first transformer (Vaswani et al., 2017) and in OPT of 350M. No norm
+    /// stands before the head.
+    AfterSum,
 }
 
 impl NormPlacement {
     /// Whether a norm stands before each of the two.
     pub fn is_before(self) -> bool {
-        self != Self::After
+        matches!(self, Self::Before | Self::Both)
     }
 
     /// Whether a norm stands after each of the two.
     pub fn is_after(self) -> bool {
-        self != Self::Before
+        matches!(self, Self::After | Self::Both)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::batch::BatchTensors;
 use super::buffers::ModelBuffers;
 use super::config::ModelConfig;
+use super::parameters::Linear;
 use crate::ops::attention::HeadRange;
 use crate::ops::dropout::{Dropout, MaskPart};
 use crate::ops::layer_norm::LayerNorm;
@@ -279,12 +280,13 @@ impl ForwardContext<'_> {
     }
 
     /// Rows of the embedding (V, D) for ids (1, N), whose indices `order` sorts, times their factor, plus rows of
-    /// positions; this rank's rows if ranks share tokens.
+    /// positions; this rank's rows if ranks share tokens. Rows of another width are projected first.
     pub(super) fn embed<'p>(
         &self,
         tape: &mut Tape<'_, 'p>,
         table: &'p Parameter,
         [ids, order]: [Tensor; 2],
+        project_in: Option<&'p Linear<Parameter>>,
         positions: Option<&'p Parameter>,
     ) -> Var {
         let (factor, compute) = (self.config.embedding_factor(), self.config.compute);
@@ -303,7 +305,10 @@ impl ForwardContext<'_> {
                 tape.scope("leave", |tape| tape.leave_shared(x, ranks))
             }
             None => {
-                let x = tape.embedding(ids, order, table, factor, compute);
+                let mut x = tape.embedding(ids, order, table, factor, compute);
+                if let Some(project_in) = project_in {
+                    x = tape.scope("project_in", |tape| project_in.forward(tape, self, x, None));
+                }
                 let x = add_positions(tape, x, true);
                 self.own_rows(tape, x)
             }

@@ -93,7 +93,8 @@ pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
 /// that is predicted.
 pub(crate) fn head_flops_per_token(config: &ModelConfig) -> f64 {
     let depth = config.multi_token.map_or(0, |multi_token| multi_token.depth);
-    2.0 * ((1 + depth) * config.vocab_size * config.hidden_size) as f64
+    let width = config.embedding_width.unwrap_or(config.hidden_size);
+    2.0 * ((1 + depth) * config.vocab_size * width) as f64
 }
 
 /// Floating-point operations of the forward pass of each layer on one token of a full window, which recomputing the

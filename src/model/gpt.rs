@@ -8,7 +8,7 @@
 //!
 //! What may differ between layers is read from [`ModelConfig::layer`](super::config::ModelConfig::layer).
 
-use super::config::{Activation, Gate, LowRank, Norm, ParallelResidual};
+use super::config::{Activation, Gate, LowRank, Norm, NormPlacement, ParallelResidual};
 use super::context::{DropoutSite, ForwardContext};
 use super::multi_token::Prediction;
 use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt, Linear, Lora, NormWeights};
@@ -78,7 +78,7 @@ impl Gpt<Parameter> {
         }
     }
 
-    /// Hidden states (N, D) after the last norm, ready for the head.
+    /// Hidden states (N, D) after the last norm, ready for the head; (N, E) if its table has another width.
     pub fn hidden<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>) -> Var {
         let x = self.layers(tape, ctx, &Chunk::whole(self.blocks.len()), None); // (N, D)
         self.normed(tape, ctx, x)
@@ -89,10 +89,15 @@ impl Gpt<Parameter> {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// The residual stream after the last norm. If the last layer's queries are learned, that norm came before the
-    /// layer.
+    /// The residual stream after the last norm, projected for the head. If the last layer's queries are learned, that
+    /// norm came before the layer.
     fn normed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, x: Var) -> Var {
-        if ctx.config.learns_queries() { x } else { self.norm.forward(tape, "norm", ctx, x) }
+        let norm = self.norm.as_ref().filter(|_| !ctx.config.learns_queries());
+        let x = norm.map_or(x, |norm| norm.forward(tape, "norm", ctx, x));
+        match &self.project_out {
+            Some(project_out) => tape.scope("project_out", |tape| project_out.forward(tape, ctx, x, None)),
+            None => x,
+        }
     }
 
     /// The residual stream (N, D) after the last layer of `chunk`, which starts from `rows` or from the embedded
@@ -112,8 +117,8 @@ impl Gpt<Parameter> {
         }); // (N, D)
         for (layer, block) in self.blocks.iter().enumerate().filter(|(layer, _)| chunk.layers.contains(layer))
         {
-            if ctx.config.layer(layer).has_query_table {
-                x = self.norm.forward(tape, "norm", ctx, x); // (N, D)
+            if let (Some(norm), true) = (&self.norm, ctx.config.layer(layer).has_query_table) {
+                x = norm.forward(tape, "norm", ctx, x); // (N, D)
             }
             let scope = format!("layers.{layer}");
             x = tape.scope(scope, |tape| block.layer(tape, ctx, layer, x, &mut shared)); // (N, D)
@@ -134,7 +139,7 @@ impl Gpt<Parameter> {
     /// some models: (N, D).
     fn embed<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'_>) -> Var {
         let ids = [ctx.batch.tokens, ctx.batch.order];
-        let x = ctx.embed(tape, &self.embedding, ids, self.positions.as_ref());
+        let x = ctx.embed(tape, &self.embedding, ids, self.project_in.as_ref(), self.positions.as_ref());
         match &self.embedding_norm {
             Some(norm) => norm.forward(tape, "norm", ctx, x),
             None => x,
@@ -165,7 +170,7 @@ impl Block<Parameter> {
     }
 
     /// x + attention(norm(x)), then x + feed_forward(norm(x)); in some models x + norm(attention(x)), or with both
-    /// norms. Where both stand beside each other, the feed-forward network reads the input of the layer, too.
+    /// norms, or norm(x + attention(x)). Where both stand beside each other, the feed-forward network reads the input of the layer, too.
     fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -174,7 +179,10 @@ impl Block<Parameter> {
         x: Var, // (N, D)
         shared: &mut Shared<'p>,
     ) -> Var {
-        let h = match &self.attention_norm {
+        let is_after_sum = ctx.config.norm_placement == NormPlacement::AfterSum;
+        let before = |norm: &'p Option<NormWeights<Parameter>>| norm.as_ref().filter(|_| !is_after_sum);
+        let after_sum = |norm: &'p Option<NormWeights<Parameter>>| norm.as_ref().filter(|_| is_after_sum);
+        let h = match before(&self.attention_norm) {
             Some(norm) => norm.before(self.attention.reader(), tape, "attention_norm", ctx, x),
             None => Normed::Done(tape.scope("attention", |tape| ctx.enter(tape, x))),
         };
@@ -183,6 +191,10 @@ impl Block<Parameter> {
             .scope("attention", |tape| self.attention.forward(tape, ctx, layer, h, residual.fused(), shared));
         let site = DropoutSite::AttentionOutput(layer);
         let sum = residual.plus(tape, "post_attention_norm", ctx, y, site); // (N, D)
+        let sum = match after_sum(&self.attention_norm) {
+            Some(norm) => norm.forward(tape, "attention_norm", ctx, sum),
+            None => sum,
+        };
 
         let inputs = shared.inputs.as_ref();
         let (x, shared) = match ctx.config.parallel_residual {
@@ -193,7 +205,7 @@ impl Block<Parameter> {
         let residual = Residual { x: sum, norm: self.post_ffn_norm.as_ref() };
         let y = match &self.feed_forward {
             FeedForward::Dense(dense) => {
-                let h = match (&self.ffn_norm, shared) {
+                let h = match (before(&self.ffn_norm), shared) {
                     (_, Some(shared)) => shared,
                     (Some(norm), _) => norm.before(&dense.w_gate_up, tape, "ffn_norm", ctx, x),
                     (None, _) => Normed::Done(tape.scope("feed_forward", |tape| ctx.enter(tape, x))),
@@ -208,7 +220,7 @@ impl Block<Parameter> {
                         tape.scope("ffn_norm", |tape| tape.rms_norm(x, weight, ctx.rms_norm()))
                     }
                     None => {
-                        let norm = self.ffn_norm.as_ref();
+                        let norm = before(&self.ffn_norm);
                         let h = norm.map_or(x, |norm| norm.forward(tape, "ffn_norm", ctx, x));
                         tape.scope("ffn_norm", |tape| ctx.enter(tape, h))
                     }
@@ -225,6 +237,10 @@ impl Block<Parameter> {
         };
         let site = DropoutSite::FeedForwardOutput(layer);
         let x = residual.plus(tape, "post_ffn_norm", ctx, y, site); // (N, D)
+        let x = match after_sum(&self.ffn_norm) {
+            Some(norm) => norm.forward(tape, "ffn_norm", ctx, x),
+            None => x,
+        };
         let x = match (&self.input, inputs) {
             (None, _) => x,
             (Some(own), Some(inputs)) => tape.scope("input", |tape| own.forward(tape, ctx, layer, x, inputs)),

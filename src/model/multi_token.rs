@@ -39,8 +39,8 @@ impl Gpt<Parameter> {
             let row = |tensor: Tensor| tensor.rows(i as u32, 1);
             let [tokens, targets, order] = [ahead.tokens, ahead.targets, ahead.order].map(row);
             x = tape.scope(format!("layers.{layer}"), |tape| {
-                let embedded =
-                    tape.scope("embedding", |tape| ctx.embed(tape, &self.embedding, [tokens, order], None));
+                let embedded = tape
+                    .scope("embedding", |tape| ctx.embed(tape, &self.embedding, [tokens, order], None, None));
                 let fused = block.fuse(tape, ctx.rms_norm(), embedded, x); // (N, D)
                 block.block.layer(tape, ctx, layer, fused, &mut Shared::default()) // (N, D)
             });

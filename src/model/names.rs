@@ -8,6 +8,10 @@ pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
 /// The factor of a layer's result, as in Gemma 4.
 pub(super) const LAYER_SCALAR: &str = "layer_scalar";
 
+/// The projections from an embedding of another width and back, as in OPT of 350M.
+pub(super) const PROJECT_IN: &str = "model.decoder.project_in";
+pub(super) const PROJECT_OUT: &str = "model.decoder.project_out";
+
 /// A dense network beside the experts, as in Gemma 4: norms of the two outputs and of the experts' input, and the
 /// router's norm and factors of experts.
 pub(super) mod beside {

@@ -33,25 +33,30 @@ pub use per_layer::{LayerInput, PerLayer};
 pub use share::{Applies, Repeated, Section, Share, Split, Strip};
 pub use spec::{HeadOrder, Init, Piece, Place, ReorderedHeads, Role, RowGroups, Spec, Stack, UpdateRule};
 
-use super::config::{Mixer, ModelConfig, QkNorm, Values};
-use super::names::LAYER_SCALAR;
+use super::config::{Mixer, ModelConfig, NormPlacement, QkNorm, Values};
+use super::names::{LAYER_SCALAR, PROJECT_IN, PROJECT_OUT};
 use scope::{Scope, StackedRows, Streams};
 
 /// A GPT shaped like Llama or GPT-2, with a `P` for each parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpt<P> {
-    /// (V, D)
+    /// (V, D); of another width (V, E), as is the head then
     pub embedding: P,
     /// (positions, D), if positions are learned.
     pub positions: Option<P>,
+    /// (D, E): leads from the embedding to the residual stream, if they differ in width.
+    pub project_in: Option<Linear<P>>,
     /// The norm of the embedded tokens, if there is one.
     pub embedding_norm: Option<NormWeights<P>>,
     /// The embeddings of each layer, if there are some.
     pub per_layer: Option<PerLayer<P>>,
     /// The layers.
     pub blocks: Vec<Block<P>>,
-    /// The norm before the head, or before the last layer if its queries are learned.
-    pub norm: NormWeights<P>,
+    /// The norm before the head, or before the last layer if its queries are learned; `None` where norms stand after
+    /// sums.
+    pub norm: Option<NormWeights<P>>,
+    /// (E, D): leads from the residual stream to the width of the head's table.
+    pub project_out: Option<Linear<P>>,
     /// (V, D); `None` if tied to the embedding.
     pub head: Option<P>,
     /// (V), added to the logits, if the head has a bias.
@@ -63,13 +68,13 @@ pub struct Gpt<P> {
 /// One layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block<P> {
-    /// The norm before attention, if there is one.
+    /// The norm before attention, or after the sum with it, if there is one.
     pub attention_norm: Option<NormWeights<P>>,
     /// Attention.
     pub attention: TokenMixer<P>,
     /// (D): the norm of attention's output, if there is one.
     pub post_attention_norm: Option<P>,
-    /// The norm before the feed-forward network, if there is one.
+    /// The norm before the feed-forward network, or after the sum with it, if there is one.
     pub ffn_norm: Option<NormWeights<P>>,
     /// A dense network, a mixture of experts, or both.
     pub feed_forward: FeedForward<P>,
@@ -201,6 +206,11 @@ impl<P> Gpt<P> {
         Self {
             embedding,
             positions: learned,
+            project_in: config.embedding_width.map(|width| {
+                let rows = StackedRows::new([PROJECT_IN], &[config.hidden_size]);
+                let paths = ["project_in", "project_in_bias"];
+                model.at(Place::Start).linear(paths, &rows, width, config.init_std, false)
+            }),
             embedding_norm: config.embedding_norm.then(|| {
                 model.at(Place::Start).norm(["embedding_norm", "embedding_norm_bias"], names.embedding_norm)
             }),
@@ -213,7 +223,13 @@ impl<P> Gpt<P> {
                     Block::declare(&mut model.layer(layer), table)
                 })
                 .collect(),
-            norm: model.at(end).norm(["norm", "norm_bias"], names.norm),
+            norm: (config.norm_placement != NormPlacement::AfterSum)
+                .then(|| model.at(end).norm(["norm", "norm_bias"], names.norm)),
+            project_out: config.embedding_width.map(|width| {
+                let rows = StackedRows::new([PROJECT_OUT], &[width]);
+                let paths = ["project_out", "project_out_bias"];
+                model.at(Place::End).linear(paths, &rows, config.hidden_size, config.init_std, false)
+            }),
             head: (!config.tie_word_embeddings)
                 .then(|| model.at(Place::End).table(Role::Head, "head", names.head, vocab_size)),
             head_bias: config.head_bias.then(|| model.at(Place::End).head_bias("head_bias", names.head)),
@@ -228,17 +244,17 @@ impl<P> Block<P> {
     /// A layer, whose queries are projected from `queries` if there is such a table.
     fn declare(layer: &mut Scope<'_, P>, queries: Option<P>) -> Self {
         let (names, width) = (layer.names, layer.config.hidden_size);
-        let (is_before, is_after) =
-            (layer.config.norm_placement.is_before(), layer.config.norm_placement.is_after());
-        let before =
+        let is_after = layer.config.norm_placement.is_after();
+        let norm =
             |layer: &mut Scope<'_, P>, is_there: bool, paths, name| is_there.then(|| layer.norm(paths, name));
-        let has_ffn_norm = layer.config.has_ffn_norm();
+        let (has_attention_norm, has_ffn_norm) =
+            (layer.config.has_layer_norms(), layer.config.has_ffn_norm());
         let after =
             |layer: &mut Scope<'_, P>, path, name| is_after.then(|| layer.norm_weight(path, name, width));
         Self {
-            attention_norm: before(
+            attention_norm: norm(
                 layer,
-                is_before,
+                has_attention_norm,
                 ["attention_norm", "attention_norm_bias"],
                 names.attention_norm,
             ),
@@ -250,7 +266,7 @@ impl<P> Block<P> {
                 }
             },
             post_attention_norm: after(layer, "post_attention_norm", names.post_attention_norm),
-            ffn_norm: before(layer, has_ffn_norm, ["ffn_norm", "ffn_norm_bias"], names.ffn_norm),
+            ffn_norm: norm(layer, has_ffn_norm, ["ffn_norm", "ffn_norm_bias"], names.ffn_norm),
             feed_forward: FeedForward::declare(layer),
             post_ffn_norm: after(layer, "post_ffn_norm", names.post_ffn_norm),
             input: layer.config.per_layer_width.map(|width| LayerInput::declare(layer, width)),

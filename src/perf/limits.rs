@@ -170,7 +170,8 @@ fn widest_row(model: &ModelConfig) -> usize {
     // At most three adapters are stacked.
     let of_adapters = model.low_rank.as_ref().map_or(0, |low_rank| 3 * low_rank.padded_rank());
     let of_inputs = model.per_layer_width.map_or(0, |width| width * model.num_layers);
-    model.hidden_size.max(of_layers).max(of_experts).max(of_adapters).max(of_inputs)
+    let of_embedding = model.embedding_width.unwrap_or(0);
+    model.hidden_size.max(of_embedding).max(of_layers).max(of_experts).max(of_adapters).max(of_inputs)
 }
 
 /// Refuses experts, spread over `ranks` ranks, whose grouped products need a larger grid than a launch can have.

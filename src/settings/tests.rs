@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 44] = [
+const BASES: [&[&str]; 45] = [
     &[],
     &[
         "--do_eval",
@@ -37,6 +37,7 @@ const BASES: [&[&str]; 44] = [
     &["--model.model_config.type=BloomConfig"],
     &["--model.model_config.type=WizardCoderConfig"],
     &["--model.model_config.type=PanguAlphaConfig"],
+    &["--model.model_config.type=OPTConfig"],
     &["--model.model_config.compute_dtype=bfloat16"],
     &[
         "--load_checkpoint=./model",

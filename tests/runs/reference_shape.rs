@@ -111,7 +111,9 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
                 NormPlacement::Before => Norms::Before,
                 NormPlacement::After => Norms::After,
                 NormPlacement::Both => Norms::Both,
+                NormPlacement::AfterSum => Norms::AfterSum,
             },
+            embedding_width: model.embedding_width,
             zero_centered_norms: model.zero_centered_norms,
             layer_norm: match (model.norm, model.norm_bias) {
                 (Norm::RmsNorm, _) => None,

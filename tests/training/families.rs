@@ -52,6 +52,23 @@ fn opt_follows_the_reference() {
     follows_the_reference(&Setup::typed("OPTConfig", "opt", "max_position_embedding: 31"), compared_steps());
 }
 
+/// Norms of sums, none before the head, and projections from a narrower embedding and to it; whole, and with adapters of
+/// layers on the kernels of GPUs.
+#[test]
+fn opt_350m_follows_the_reference() {
+    let narrow = "norm_placement: after_sum, word_embed_proj_dim: 20";
+    follows_the_reference(&Setup::typed("OPTConfig", "opt 350m", narrow), compared_steps());
+    let adapters = "pet_config: {pet_type: lora, random_base: True, lora_dropout: 0.0, lora_rank: 3, \
+                    target_modules: 'q_proj|v_proj|out_proj|fc1|fc2'}";
+    let adapters = Setup::typed("OPTConfig", "adapters of opt 350m", &format!("{narrow}, {adapters}"));
+    follows_the_reference(&adapters.with(&["--context.tier=portable"]), 3);
+    for compute in in_turn(1, &["float16", "bfloat16"]) {
+        let compute = format!("--model.model_config.compute_dtype={compute}");
+        let setup = Setup::typed("OPTConfig", "opt 350m in 16 bits", narrow);
+        follows_the_reference(&setup.with(&[&compute, "--runner_wrapper.scale_sense=1024"]), 3);
+    }
+}
+
 #[test]
 fn pangu_alpha_follows_the_reference() {
     let keys = [

@@ -150,6 +150,7 @@ fn rotated_models_write_as_the_reference() {
             "parallel_residual: two_norms, normalization: LayerNorm, norm_has_bias: False",
         ),
         Setup::new("bias of the head, no weights of norms", "lm_head_has_bias: True, norm_has_weight: False"),
+        Setup::typed("OPTConfig", "opt 350m", "norm_placement: after_sum, word_embed_proj_dim: 20"),
     ]);
     let home = tempfile::tempdir().expect("a folder");
     writes_as_alone_and_as_the_reference(

@@ -66,7 +66,7 @@ FAMILIES = {
     "qwen3_5_text": ("qwen3_5_text", shapes.QWEN3_NEXT | {"layer_types": ["linear_attention", shapes.FULL]}),
     "gptj": ("gptj", {"rotary_dim": 4}),
     "nanochat": ("nanochat", {"final_logit_softcapping": 2.0, **shapes.ROPE}),
-    "opt": ("opt", {"dropout": 0.0, "ffn_dim": 20}),
+    "opt": ("opt", {"dropout": 0.0, "ffn_dim": 20, "do_layer_norm_before": False, "word_embed_proj_dim": 12}),
     "gpt2": ("gpt2", {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
 }
 CONVERSING = {

@@ -122,7 +122,11 @@ FOLDERS = {
     "phi": ("phi", {"qk_layernorm": True, **shapes.SHARE}, "lora_rank: 2, target_modules: 'q_proj|v_proj|dense|fc1|fc2'"),
     "nanochat": ("nanochat", {"final_logit_softcapping": 2.0, **shapes.ROPE}, "lora_rank: 3, target_modules: 'q_proj|k_proj|o_proj|fc1|fc2'"),
     "mpt": ("mpt", shapes.MPT, "lora_rank: 2, target_modules: 'Wqkv|out_proj|up_proj|down_proj'"),
-    "opt": ("opt", {}, "lora_rank: 3, target_modules: 'q_proj|v_proj|out_proj|fc1|fc2'"),
+    "opt": (
+        "opt",
+        {"do_layer_norm_before": False, "word_embed_proj_dim": 36},
+        "lora_rank: 3, target_modules: 'project_in|project_out|q_proj|v_proj|out_proj|fc1|fc2'",
+    ),
     # Products to latent vectors, beside those from them, which have no adapters here.
     "minicpm3": ("minicpm3", shapes.MINICPM3 | {"q_lora_rank": None}, "lora_rank: 3, target_modules: 'q_proj|kv_a_proj_with_mqa|o_proj|gate_proj'"),
     # Frozen sinks beside adapters of attention, and frozen experts.

@@ -123,8 +123,14 @@ pub(super) fn fill(reading: &Reading<'_>, facts: &mut Facts) {
             insert("v_head_dim", "v_head_dim", json!((width / heads) as u64));
         }
     }
-    // OPT: the embedding may be of another width.
+    // OPT: a switch for norms, which leave nothing to remove before the head; the embedding may be of another width.
     if reading.reads("word_embed_proj_dim") {
+        let is_before = reading.is_on("do_layer_norm_before");
+        let placement = (!is_before).then_some("after_sum");
+        insert("norm_placement", "do_layer_norm_before", placement.into());
+        if !is_before {
+            insert("_remove_final_layer_norm", "_remove_final_layer_norm", false.into());
+        }
         let width = reading.decided("word_embed_proj_dim").1;
         let is_whole = width.is_null() || width == reading.decided("hidden_size").1;
         insert("word_embed_proj_dim", "word_embed_proj_dim", if is_whole { Value::Null } else { width });

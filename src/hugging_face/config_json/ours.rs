@@ -67,6 +67,7 @@ pub(in crate::hugging_face) fn facts(model: &ModelConfig) -> BTreeMap<&'static s
         ("global_head_dim", of_global(model, |layer| layer.head_dim).into()),
         ("num_global_key_value_heads", of_global(model, |layer| layer.num_kv_heads).into()),
         ("hidden_size_per_layer_input", model.per_layer_width.into()),
+        ("word_embed_proj_dim", model.embedding_width.into()),
         ("num_kv_shared_layers", Some(model.kv_readers()).filter(|readers| *readers > 0).into()),
         ("use_double_wide_mlp", has_wide_readers(model).then_some(true).into()),
         ("enable_moe_block", model.has_dense_beside_experts().then_some(true).into()),
@@ -228,6 +229,7 @@ fn norm_placement(placement: NormPlacement) -> Option<&'static str> {
         NormPlacement::Before => None,
         NormPlacement::After => Some("after"),
         NormPlacement::Both => Some("both"),
+        NormPlacement::AfterSum => Some("after_sum"),
     }
 }
 

@@ -338,6 +338,14 @@ fn keys_of_published_files_are_known() {
             "opt",
             (json!({"activation_dropout": 0.0, "layerdrop": 0.0, "prefix": "</s>", "init_std": 0.02}), None),
         ),
+        ("opt", off("_remove_final_layer_norm", json!({"_remove_final_layer_norm": true}))),
+        (
+            "opt",
+            (
+                json!({"_remove_final_layer_norm": true, "do_layer_norm_before": false, "word_embed_proj_dim": 12}),
+                None,
+            ),
+        ),
         (
             "mpt",
             (

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | is a GPT-2 | `GPT2LMHeadModel` | no window, no experts |
 //! | is a Bloom | `BloomForCausalLM` | tanh GELU, a feed-forward network four times as wide as the model, no window, no experts |
-//! | is an OPT | `OPTForCausalLM` | an epsilon of 1e-5, no window, no experts |
+//! | is an OPT | `OPTForCausalLM`, also with norms after sums and an embedding of another width | an epsilon of 1e-5, no window, no experts |
 //! | is a GPTBigCode | `GPTBigCodeForCausalLM` | no window, no experts |
 //! | is a Baichuan | `BaichuanForCausalLM`, whose code is published with its weights and not in `transformers` | no window, and a plain head: the published code divides by the length without an epsilon |
 //! | is a PanGu-α | `GPTPanguForCausalLM`, the same | no window, no experts |
@@ -370,6 +370,8 @@ pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
                 && model.logit_cap.is_some(),
             "soft cap of logits",
         ),
+        (name != "opt" && model.embedding_width.is_some(), "embedding of another width"),
+        (name == "gpt2" && model.norm_placement != NormPlacement::Before, "norms in these places"),
         (model.head_epsilon.is_some(), "epsilon under the root of the length of the head's rows"),
         (
             matches!(name, "qwen3_moe" | "deepseek" | "mixtral") && model.qkv_bias,

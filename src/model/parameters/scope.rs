@@ -118,13 +118,16 @@ impl<'a, P> Scope<'a, P> {
         self.config.mixture_of(self.layer_number()?)
     }
 
-    /// A table (rows, D) under one name.
+    /// A table (rows, D) under one name; embedding and head may have another width.
     pub fn table(&mut self, role: Role, path: &str, name: &str, rows: usize) -> P {
         let mut table = StackedRows::new([name], &[rows]);
-        if matches!(role, Role::Embedding | Role::Head) {
+        let is_of_vocabulary = matches!(role, Role::Embedding | Role::Head);
+        if is_of_vocabulary {
             table = table.of_vocabulary();
         }
-        self.matrix(role, path, &table, self.config.hidden_size, self.config.init_std)
+        let cols =
+            self.config.embedding_width.filter(|_| is_of_vocabulary).unwrap_or(self.config.hidden_size);
+        self.matrix(role, path, &table, cols, self.config.init_std)
     }
 
     /// The bias of the head.

@@ -5,7 +5,7 @@ mod published;
 use super::{Gpt, Init, Piece, Place, Spec};
 use crate::model::config::{
     Activation, BalanceLosses, Family, Gate, GateNorm, LatentAttention, MixtureConfig, ModelConfig,
-    MultiToken, Positions, RouterConfig, Score, SharedExpert, Sizes, TokenDispatch,
+    MultiToken, NormPlacement, Positions, RouterConfig, Score, SharedExpert, Sizes, TokenDispatch,
 };
 use crate::model::init::initial_row;
 use crate::model::selection_bias;
@@ -173,6 +173,37 @@ pub(crate) fn mimo_example() -> ModelConfig {
             _ => (layer.sliding_window, layer.has_sinks) = (Some(3), true),
         },
     )
+}
+
+#[test]
+fn opt_of_350m_has_the_names_and_shapes_of_files() {
+    let sizes = Sizes {
+        hidden_size: 8,
+        vocab_size: 16,
+        num_layers: 1,
+        num_heads: 2,
+        intermediate_size: 12,
+        seq_length: 4,
+    };
+    let opt = ModelConfig {
+        family: Family::Opt,
+        norm_placement: NormPlacement::AfterSum,
+        embedding_width: Some(6),
+        ..ModelConfig::gpt2(sizes)
+    };
+    let files = files(&Gpt::describe(&opt));
+    let outside: Vec<(&str, &[usize])> = below(&files, "model.decoder.")
+        .into_iter()
+        .filter(|(name, _)| !name.starts_with("layers."))
+        .collect();
+    let wanted: [(&str, &[usize]); 4] = [
+        ("embed_tokens.weight", &[16, 6]),
+        ("embed_positions.weight", &[6, 8]),
+        ("project_in.weight", &[8, 6]),
+        ("project_out.weight", &[6, 8]),
+    ];
+    assert_eq!(outside, wanted);
+    assert_eq!(below(&files, "model.decoder.layers.0.").len(), 16);
 }
 
 #[test]

@@ -136,6 +136,9 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
     if model.per_layer_width.is_some() {
         fault("embeddings of each layer (`hidden_size_per_layer_input`); write 1".to_string());
     }
+    if model.embedding_width.is_some() {
+        fault("an embedding of another width (`word_embed_proj_dim`); write 1".to_string());
+    }
     if model.has_dense_beside_experts() {
         fault("a dense network beside experts (`enable_moe_block`); write 1".to_string());
     }

@@ -39,6 +39,7 @@ fn rotary_dim(head_dim: usize, share: f64) -> usize {
 pub(crate) const DEEPSEEK_V2: &str = "DeepseekV2Config";
 pub(crate) const DEEPSEEK_V3: &str = "DeepseekV3Config";
 pub(crate) const GPT_OSS: &str = "GptOssConfig";
+pub(crate) const OPT: &str = "OPTConfig";
 
 const OUTER: TableId = TableId::of("model");
 

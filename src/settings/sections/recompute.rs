@@ -137,7 +137,7 @@ impl LayerFeatures<'_> {
         let has_dense = mixture.is_none_or(|moe| moe.enable_moe_block);
         match operator.needs() {
             Feature::Any => true,
-            Feature::NormsBefore => model.norm_placement.is_before(),
+            Feature::NormsBefore => model.has_layer_norms(),
             Feature::FeedForwardNorm => model.has_ffn_norm(),
             Feature::NormsAfter => model.norm_placement.is_after(),
             Feature::Softmax => has_softmax,

@@ -54,14 +54,14 @@ pub(super) struct Activations {
     attention_input: Vec<f64>,
     /// Those of attention by softmax.
     softmax: Option<Softmax>,
-    /// The output of attention (N, D), if a norm comes after it.
+    /// The output of attention (N, D), if a norm comes after it, or the sum with it, if that is normalised.
     attention_output: Vec<f64>,
     /// The residual stream between attention and feed-forward network, (N, D).
     x_middle: Vec<f64>,
     /// x_middle after the second norm, (N, D).
     feed_forward_input: Vec<f64>,
     pub(super) feed_forward: FeedForward,
-    /// The output of the feed-forward network (N, D), if a norm comes after it.
+    /// The same of the feed-forward network.
     feed_forward_output: Vec<f64>,
     /// What the block's own embeddings add, if it has some.
     input: Option<input::Input>,
@@ -167,6 +167,7 @@ impl Block<'_> {
             }
             None => dout.clone(),
         };
+        let dout = &self.sum_backward(&saved.feed_forward_output, dout.clone(), 1, grads);
         let input = &saved.feed_forward_input;
         let dadded = scaled(dout, self.shape.factors.residual);
         let dadded = self.post_norm_backward(&saved.feed_forward_output, &dadded, 1, grads);
@@ -188,6 +189,7 @@ impl Block<'_> {
             Some(Parallel::OneNorm) => dshared = Some(dinput),
         }
 
+        let dx_middle = self.sum_backward(&saved.attention_output, dx_middle, 0, grads);
         let dadded = scaled(&dx_middle, self.shape.factors.residual);
         let dadded = self.post_norm_backward(&saved.attention_output, &dadded, 0, grads);
         let input = &saved.attention_input;
@@ -258,31 +260,53 @@ impl Block<'_> {
     /// x (N, D) after the norm before a sublayer, or x if there is none.
     fn norm_before(&self, name: &str, x: &[f64]) -> Vec<f64> {
         match self.shape.variant.norms {
-            Norms::After => x.to_vec(),
+            Norms::After | Norms::AfterSum => x.to_vec(),
             Norms::Before | Norms::Both => self.shape.storage.store(self.norm(name, x)),
         }
     }
 
     fn norm_before_backward(&self, name: &str, x: &[f64], dy: Vec<f64>, grads: &mut Weights) -> Vec<f64> {
         match self.shape.variant.norms {
-            Norms::After => dy,
+            Norms::After | Norms::AfterSum => dy,
             Norms::Before | Norms::Both => self.norm_backward(name, x, &dy, grads),
         }
     }
 
-    /// x + the output y (N, D) of sublayer number `sublayer`, after its norm if there is one; then y as stored, too.
+    /// x + the output y (N, D) of sublayer number `sublayer`, after its norm if there is one; then y as stored, too. Where
+    /// the sum is normalised, the norm of the sum, and the sum.
     fn plus(&self, x: &[f64], y: Vec<f64>, sublayer: usize) -> (Vec<f64>, Vec<f64>) {
         let store = |values| self.shape.storage.store(values);
-        if self.shape.variant.norms == Norms::Before {
-            return (store(self.added_to(x, &y)), Vec::new());
+        match self.shape.variant.norms {
+            Norms::Before => return (store(self.added_to(x, &y)), Vec::new()),
+            Norms::AfterSum => {
+                let sum = store(self.added_to(x, &y));
+                return (store(self.norm(self.norms_of_sums()[sublayer], &sum)), sum);
+            }
+            Norms::After | Norms::Both => {}
         }
         let y = store(y);
         (store(self.added_to(x, &self.norm(self.names().post_norms[sublayer], &y))), y)
     }
 
+    /// The norms of the two sums of a block.
+    fn norms_of_sums(&self) -> [&'static str; 2] {
+        [self.names().attention_norm, self.names().ffn_norm]
+    }
+
+    /// The gradient of the sum after sublayer number `sublayer`, given that of its norm, if it has one.
+    fn sum_backward(&self, sum: &[f64], dy: Vec<f64>, sublayer: usize, grads: &mut Weights) -> Vec<f64> {
+        match self.shape.variant.norms {
+            Norms::AfterSum => {
+                let norm = self.norms_of_sums()[sublayer];
+                self.shape.storage.store(self.norm_backward(norm, sum, &dy, grads))
+            }
+            Norms::Before | Norms::After | Norms::Both => dy,
+        }
+    }
+
     /// The gradient of the output y of a sublayer, given that of the sum.
     fn post_norm_backward(&self, y: &[f64], dsum: &[f64], sublayer: usize, grads: &mut Weights) -> Vec<f64> {
-        if self.shape.variant.norms == Norms::Before {
+        if matches!(self.shape.variant.norms, Norms::Before | Norms::AfterSum) {
             return dsum.to_vec();
         }
         self.shape.storage.store(self.norm_backward(self.names().post_norms[sublayer], y, dsum, grads))

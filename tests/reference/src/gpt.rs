@@ -10,7 +10,7 @@ use super::gelu::Gelu;
 use super::latent_attention::LatentAttention;
 use super::linear_cross_entropy::cross_entropy;
 use super::low_rank::LowRank;
-use super::matmul::linear;
+use super::matmul::{linear, linear_backward};
 use super::mixture::{Memory, Mixture};
 use super::multi_token::MultiToken;
 use super::objective::{Batch, Memories, with_seeds};
@@ -20,7 +20,7 @@ use super::rope::Rope;
 use super::soft_cap::soft_capped;
 use super::storage::Storage;
 use super::swiglu::Gate;
-use super::variant::Variant;
+use super::variant::{Norms, Variant};
 use super::vector::{add, assert_len, rows_of, scaled};
 
 /// Tensors by Hugging Face name; also used for their gradients and moments.
@@ -190,8 +190,14 @@ pub fn logits(
     let weights = &shape.storage.copies(weights);
     let last = forward(shape, weights, memories, tokens, positions, sequence_length);
     let (table, bias) = (shape.head_table(weights), shape.head_bias(weights));
-    let logits =
-        linear(&last.normed, &table, bias.as_deref(), tokens.len(), shape.vocab_size, shape.hidden_size);
+    let logits = linear(
+        &last.normed,
+        &table,
+        bias.as_deref(),
+        tokens.len(),
+        shape.vocab_size,
+        shape.embedding_width(),
+    );
     logits.into_iter().map(|logit| soft_capped(logit, shape.variant.logit_cap)).collect()
 }
 
@@ -283,16 +289,89 @@ impl Shape {
         Block { shape: self, weights, layer, positions, sequence_length, memory: memories.get(&layer) }
     }
 
-    /// The embedded tokens, times their factor: (N, D).
+    /// Elements of a row of the embedding.
+    pub(super) fn embedding_width(&self) -> usize {
+        self.variant.embedding_width.unwrap_or(self.hidden_size)
+    }
+
+    /// The embedded tokens, times their factor: (N, D), projected where their rows have another width.
     pub(super) fn embedded(&self, weights: &Weights, tokens: &[u32]) -> Vec<f64> {
-        let rows = embedding(&weights[self.embedding()], tokens, self.hidden_size);
+        let rows = self.rows_of(weights, tokens);
+        match self.variant.embedding_width {
+            Some(width) => {
+                let projected =
+                    linear(&rows, &weights[PROJECT_IN], None, tokens.len(), self.hidden_size, width);
+                self.storage.store(projected)
+            }
+            None => rows,
+        }
+    }
+
+    fn rows_of(&self, weights: &Weights, tokens: &[u32]) -> Vec<f64> {
+        let rows = embedding(&weights[self.embedding()], tokens, self.embedding_width());
         self.storage.store(scaled(&rows, self.factors.embedding))
     }
 
-    /// The gradient of the embedding's table, given that of [`Shape::embedded`].
-    pub(super) fn embedded_backward(&self, dx: &[f64], tokens: &[u32]) -> Vec<f64> {
-        let dtable = embedding_backward(dx, tokens, self.vocab_size, self.hidden_size);
-        scaled(&dtable, self.factors.embedding)
+    /// Adds the gradients of the embedding's table and of the projection to `grads`, given that of [`Shape::embedded`].
+    pub(super) fn embedded_backward(
+        &self,
+        weights: &Weights,
+        dx: &[f64],
+        tokens: &[u32],
+        grads: &mut Weights,
+    ) {
+        let width = self.embedding_width();
+        let drows = self.variant.embedding_width.map(|_| {
+            let rows = self.rows_of(weights, tokens);
+            let (drows, dw, _) =
+                linear_backward(&rows, &weights[PROJECT_IN], dx, tokens.len(), self.hidden_size, width);
+            accumulate(grads, PROJECT_IN, dw);
+            self.storage.store(drows)
+        });
+        let dtable = embedding_backward(drows.as_deref().unwrap_or(dx), tokens, self.vocab_size, width);
+        accumulate(grads, self.embedding(), scaled(&dtable, self.factors.embedding));
+    }
+
+    /// What the head reads (N, D) of the residual stream x after the last block: after the final norm, unless sums are
+    /// normalised.
+    fn last_norm(&self, weights: &Weights, x: &[f64]) -> Vec<f64> {
+        match self.variant.norms {
+            Norms::AfterSum => x.to_vec(),
+            Norms::Before | Norms::After | Norms::Both => {
+                self.storage.store(self.norm(weights, self.final_norm(), x))
+            }
+        }
+    }
+
+    /// Rows x (N, D) as the head's table takes them.
+    fn projected_out(&self, weights: &Weights, x: &[f64]) -> Vec<f64> {
+        let Some(width) = self.variant.embedding_width else { return x.to_vec() };
+        let rows = x.len() / self.hidden_size;
+        self.storage.store(linear(x, &weights[PROJECT_OUT], None, rows, width, self.hidden_size))
+    }
+
+    /// The gradient of the residual stream x after the last block, given that of what the head reads.
+    pub(super) fn head_input_backward(
+        &self,
+        weights: &Weights,
+        x: &[f64],
+        dh: &[f64],
+        grads: &mut Weights,
+    ) -> Vec<f64> {
+        let dnormed = self.variant.embedding_width.map(|width| {
+            let (normed, rows) = (self.last_norm(weights, x), x.len() / self.hidden_size);
+            let (dnormed, dw, _) =
+                linear_backward(&normed, &weights[PROJECT_OUT], dh, rows, width, self.hidden_size);
+            accumulate(grads, PROJECT_OUT, dw);
+            self.storage.store(dnormed)
+        });
+        let dnormed = dnormed.as_deref().unwrap_or(dh);
+        match self.variant.norms {
+            Norms::AfterSum => dnormed.to_vec(),
+            Norms::Before | Norms::After | Norms::Both => {
+                self.norm_backward(weights, self.final_norm(), x, dnormed, grads)
+            }
+        }
     }
 
     /// The name of the output projection.
@@ -333,6 +412,8 @@ pub(super) fn accumulate(grads: &mut Weights, name: &str, gradient: Vec<f64>) {
 }
 
 pub(super) const QUERIES: &str = "transformer.wqe.weight";
+pub(super) const PROJECT_IN: &str = "model.decoder.project_in.weight";
+pub(super) const PROJECT_OUT: &str = "model.decoder.project_out.weight";
 pub(super) const HEAD: &str = "lm_head.weight";
 pub(super) const HEAD_BIAS: &str = "lm_head.bias";
 
@@ -341,7 +422,7 @@ pub(super) struct Forward {
     pub(super) blocks: Vec<Activations>,
     /// Input of the final norm (N, D): the output of the last block, or of the one before the query layer.
     pub(super) x: Vec<f64>,
-    /// What the head reads (N, D).
+    /// What the head reads (N, D), projected where its table has another width.
     pub(super) normed: Vec<f64>,
     /// The embedded tokens (N, D) before their norm, if they have one.
     pub(super) embedded: Vec<f64>,
@@ -392,7 +473,7 @@ pub(super) fn forward(
     match before_queries {
         Some(before) => Forward { blocks, x: before, normed: x, embedded, first, per_layer },
         None => {
-            let normed = shape.storage.store(shape.norm(weights, shape.final_norm(), &x));
+            let normed = shape.projected_out(weights, &shape.last_norm(weights, &x));
             Forward { blocks, x, normed, embedded, first, per_layer }
         }
     }

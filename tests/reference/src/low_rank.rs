@@ -63,9 +63,10 @@ impl Shape {
 
     /// Columns of the matrix of a linear layer, of `count` elements.
     fn inputs_of(&self, module: &str, count: usize) -> usize {
-        let makes_outputs = ["w2", "o_proj", "out_proj", "down_proj", "c_proj", "per_layer_projection"]
-            .iter()
-            .any(|end| module.ends_with(end));
+        let makes_outputs =
+            ["w2", "fc2", "o_proj", "out_proj", "down_proj", "c_proj", "per_layer_projection"]
+                .iter()
+                .any(|end| module.ends_with(end));
         if makes_outputs { count / self.hidden_size } else { self.hidden_size }
     }
 }

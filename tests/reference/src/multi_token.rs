@@ -115,7 +115,7 @@ impl MtpModules<'_> {
             let dembedded = storage.store(norm_backward(TOKEN_NORM, &depth.embedded, &half(0), grads));
             dh = storage.store(norm_backward(STATE_NORM, &depth.state, &half(width), grads));
             let shifted = self.shifted(tokens, ahead, 0);
-            accumulate(grads, self.shape.embedding(), self.shape.embedded_backward(&dembedded, &shifted));
+            self.shape.embedded_backward(self.weights, &dembedded, &shifted, grads);
         }
         losses.reverse();
         (losses, dh)

@@ -121,20 +121,18 @@ pub(super) fn with_seeds(
     }
     accumulate(&mut grads, shape.head(), shape.head_table_backward(weights, &head.dw));
     let (further, dx_ahead) = modules.backward(&depths, seed, &mut grads);
-    let final_norm_backward = |dy: &[f64], grads: &mut Weights| {
-        shape.norm_backward(weights, shape.final_norm(), &last.x, dy, grads)
-    };
     let mut dx = if shape.variant.query_layer {
         head.dh
     } else {
-        storage.store(add(&final_norm_backward(&head.dh, &mut grads), &dx_ahead))
+        storage.store(add(&shape.head_input_backward(weights, &last.x, &head.dh, &mut grads), &dx_ahead))
     };
     let mut read = ReadGradients::default();
     for (layer, saved) in last.blocks.iter().enumerate().rev() {
         let block = shape.block(weights, memories, layer, batch);
         dx = block.backward(saved, &dx, seed, &mut grads, &mut read);
         if shape.is_query_layer(layer) {
-            dx = storage.store(final_norm_backward(&dx, &mut grads));
+            let of_norm = shape.norm_backward(weights, shape.final_norm(), &last.x, &dx, &mut grads);
+            dx = storage.store(of_norm);
         }
     }
     if shape.variant.per_layer_width.is_some() {
@@ -147,7 +145,7 @@ pub(super) fn with_seeds(
         let dnorm = shape.norm_backward(weights, shape.embedding_norm(), &last.embedded, &dx, &mut grads);
         dx = storage.store(dnorm);
     }
-    accumulate(&mut grads, shape.embedding(), shape.embedded_backward(&dx, tokens));
+    shape.embedded_backward(weights, &dx, tokens, &mut grads);
     let rows = shape.position_rows();
     if rows > 0 {
         let dtable = embedding_backward(&dx, &shape.rows_of_positions(positions), rows, hidden_size);

@@ -1,7 +1,7 @@
 //! Names and sizes of the tensors of a model.
 
 use super::block::{BESIDE_NORMS, XIELU, convolution_parameters, input_parameters};
-use super::gpt::{Architecture, HEAD, HEAD_BIAS, Layer, QUERIES, Shape};
+use super::gpt::{Architecture, HEAD, HEAD_BIAS, Layer, PROJECT_IN, PROJECT_OUT, QUERIES, Shape};
 use super::latent_attention::LatentAttention;
 use super::multi_token::MultiToken;
 use super::per_layer;
@@ -22,7 +22,11 @@ impl Shape {
     fn gpt2_parameters(&self) -> Vec<(String, usize)> {
         let (hidden, names) = (self.hidden_size, self.names());
         let positions = self.position_rows();
-        let mut list = vec![(self.embedding().to_owned(), self.vocab_size * hidden)];
+        let width = self.embedding_width();
+        let mut list = vec![(self.embedding().to_owned(), self.vocab_size * width)];
+        if self.variant.embedding_width.is_some() {
+            list.extend([PROJECT_IN, PROJECT_OUT].map(|name| (name.to_owned(), hidden * width)));
+        }
         list.extend((positions > 0).then(|| (self.position_table().to_owned(), positions * hidden)));
         list.extend(self.variant.query_layer.then(|| (QUERIES.to_owned(), positions * hidden)));
         let add = |list: &mut Vec<(String, usize)>, name: String, weights: usize, biases: usize| {
@@ -50,9 +54,11 @@ impl Shape {
             add(&mut list, name(names.up[0]), hidden * intermediate, intermediate);
             add(&mut list, name(names.down), intermediate * hidden, hidden);
         }
-        add(&mut list, self.final_norm().to_owned(), hidden, hidden);
+        if self.variant.norms != Norms::AfterSum {
+            add(&mut list, self.final_norm().to_owned(), hidden, hidden);
+        }
         if !self.tie_word_embeddings {
-            list.push((HEAD.to_owned(), self.vocab_size * hidden));
+            list.push((HEAD.to_owned(), self.vocab_size * width));
         }
         list
     }

@@ -18,8 +18,10 @@ pub struct Variant {
     pub embedding_norm: bool,
     /// How queries and keys are normalised, if they are.
     pub qk_norm: QkNorm,
-    /// Where the norms of a block stand; Llama only.
+    /// Where the norms of a block stand; but for sums Llama only.
     pub norms: Norms,
+    /// Elements of a row of the embedding and of the head where it has not D; projections lead to D and back. GPT-2 only.
+    pub embedding_width: Option<usize>,
     /// Norms multiply by 1 + w instead of w, as in Gemma.
     pub zero_centered_norms: bool,
     /// LayerNorms take the place of RMSNorms, in Llama; with a bias or without.
@@ -98,6 +100,8 @@ pub enum Norms {
     After,
     /// x + norm(f(norm(x))), as in Gemma 2.
     Both,
+    /// norm(x + f(x)), and no norm before the head, as in OPT of 350M; in any architecture.
+    AfterSum,
 }
 
 /// Rows of OPT's table of positions before that of position 0.
@@ -152,6 +156,7 @@ impl Variant {
         embedding_norm: false,
         qk_norm: QkNorm::Heads,
         norms: Norms::Before,
+        embedding_width: None,
         zero_centered_norms: false,
         layer_norm: None,
         weightless_norms: false,

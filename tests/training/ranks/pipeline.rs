@@ -4,7 +4,7 @@
 //! Sums over micro-batches have another order, since a stage takes its backward halves in turns with forward ones; and
 //! what both ends of a pipeline hold is summed there first.
 
-use super::against_one::{BY_LENGTH, ROUNDED, layers, small};
+use super::against_one::{BY_LENGTH, ROUNDED, SGD, layers, small};
 use super::layouts::{STAGES, gpt2, llama, mixture};
 use super::spread::{
     GRADIENTS, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS, VOCABULARY, WEIGHTS, ZERO_1, ZERO_2,
@@ -65,6 +65,9 @@ fn variants_on_stages_train_as_on_one() {
         "--recompute_config.recompute=True",
     ];
     train_as_one(mixture, &[STAGES], &Variation { keys: adapts, ..PLAIN });
+    let narrow =
+        || small(Setup::typed("OPTConfig", "opt", "norm_placement: after_sum, word_embed_proj_dim: 20"));
+    train_as_one(narrow, &[STAGES], &Variation { keys: &[SGD], ..CLOSE });
     let per_token = &["--runner_wrapper.calculate_per_token_loss=True"];
     train_as_one(llama, &[STAGES], &Variation { keys: per_token, ..CLOSE });
     let muon = &["--optimizer={type: Muon, weight_decay: 0.1}"];

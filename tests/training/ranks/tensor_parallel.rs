@@ -54,6 +54,13 @@ fn factors() {
     train_as_one(dense, &[TENSOR, ALL], &Variation { keys: &keys, ..ONCE });
 }
 
+/// Norms of sums, of which ranks that share tokens have their own rows.
+#[test]
+fn norms_of_sums() {
+    let opt = || small(Setup::typed("OPTConfig", "opt", "norm_placement: after_sum"));
+    train_as_one(opt, &[ALL], &Variation { keys: &[SGD], ..ONCE });
+}
+
 /// Attention and feed-forward network beside each other, which read one norm without a weight, or a LayerNorm each. Of
 /// the numbers of xIELU each rank has one term of the gradient.
 #[test]

@@ -125,6 +125,14 @@ fn layers_may_differ() {
             "type: GPTNeoXConfig\n    use_qk_norm: True\n    use_v_norm: True\n    attention_k_eq_v: True",
             "attention_k_eq_v: not built yet for this type; remove it",
         ),
+        (
+            "norm_placement: after_sum",
+            "norm_placement: `after_sum` is not built yet for this type; write `after`, or `type: OPTConfig`",
+        ),
+        (
+            "type: OPTConfig\n    norm_placement: both",
+            "norm_placement: not built yet for this type; write `before` or `after_sum`",
+        ),
         ("v_head_dim: 18", "v_head_dim: values are 18 wide; the kernels take multiples of 4 up to 512"),
         (
             "type: Phi3Config\n    v_head_dim: 12",

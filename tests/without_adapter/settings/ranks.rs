@@ -532,6 +532,12 @@ fn what_ranks_cannot_divide_is_one_line() {
             "2 ranks cannot share gated convolutions",
         ),
         (
+            2,
+            &["--model.model_config.type=OPTConfig", "--model.model_config.word_embed_proj_dim=12"],
+            "model_parallel",
+            "2 ranks cannot share an embedding of another width",
+        ),
+        (
             4,
             &["--model.model_config.n_kv_heads=2", "--model.model_config.intermediate_size=40"],
             "model_parallel",

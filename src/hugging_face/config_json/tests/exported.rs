@@ -341,7 +341,13 @@ pub(crate) fn exported() -> Vec<ModelConfig> {
     });
     let big_code = ModelConfig { family: Family::BigCode, ..gpt2.clone() };
     models.push(big_code.with_layers(|layer| layer.num_kv_heads = 1));
-    models.push(ModelConfig { family: Family::Opt, ..gelu(Gelu::Relu) });
+    let opt = ModelConfig { family: Family::Opt, ..gelu(Gelu::Relu) };
+    models.push(ModelConfig {
+        norm_placement: NormPlacement::AfterSum,
+        embedding_width: Some(12),
+        ..opt.clone()
+    });
+    models.push(opt);
     models.push(ModelConfig { family: Family::Pangu, ..gpt2 }.with_query_table());
     let baichuan = ModelConfig { family: Family::Baichuan, ..llama() };
     let baichuan = baichuan.with_layers(|layer| layer.num_kv_heads = 4);

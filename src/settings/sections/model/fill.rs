@@ -59,6 +59,7 @@ fn fill_config(model: &mut Model) {
     let is_latent = model.is_latent();
     let config = &mut model.config;
     config.ignore_id = u32::try_from(model.ignore_token_id).unwrap_or(u32::MAX);
+    config.embedding_width = config.embedding_width.filter(|width| *width != config.hidden_size);
     config.attention_gate = model.attention_output_gate == Some(true);
     let usual = config.layer.head_dim;
     config.value_head_dim = model.v_head_dim.filter(|width| *width != usual && !is_latent);
@@ -123,6 +124,9 @@ fn head_dim_of(config: &ModelConfig, reader: &Reader<'_>) -> Option<usize> {
 fn fill_llama(model: &mut Model, reader: &Reader<'_>) {
     let is_layer_norm = model.normalization.unwrap_or(model.config.norm) == Norm::LayerNorm;
     let stands_before = model.norm_placement.is_none_or(|placement| placement == NormPlacement::Before);
+    let is_of_opt = model.norm_placement == Some(NormPlacement::AfterSum);
+    let message = "`after_sum` is not built yet for this type; write `after`, or `type: OPTConfig`";
+    reader.require(&["norm_placement"], !is_of_opt, message);
     let message = "not built yet as LayerNorm; remove it, or write `normalization: RMSNorm`";
     reader.require(&["norm_placement", "normalization"], !is_layer_norm || stands_before, message);
     let message = "not built yet with norms after sublayers; remove it, or write `norm_placement: before`";

@@ -4,7 +4,7 @@ use super::layers::{CONV_WIDTH, LayerType, ROTATES, SinkLayers};
 use super::pet::{self, Pet};
 use super::rope_scaling::{self, Scaling};
 use super::types::{ModelType, defaults};
-use super::{GPT2, LLAMA, PATH, latent};
+use super::{GPT2, LLAMA, OPT, PATH, latent};
 use crate::element::Element;
 use crate::model::config::{
     Activation, Gate, Gelu, LatentAttention, LatentRotation, ModelConfig, Norm, NormPlacement,
@@ -57,8 +57,9 @@ rows! {
         /// Whether norms have a weight; True by default, except in nanochat.
         norm_has_weight: Option<bool> = Shape.optional().of(LLAMA).example("False"),
         /// Where the norms of a layer stand: `before` attention and feed-forward layer, `after` them (x + norm(f(x)),
-        /// as in OLMo 2), or `both`; `before` by default.
-        norm_placement: Option<NormPlacement> = Shape.optional().of(LLAMA).example("after"),
+        /// as in OLMo 2), or `both`; in OPTConfig `before` or `after_sum` (norm(x + f(x)), and none before the head, as in
+        /// OPT of 350M); `before` by default.
+        norm_placement: Option<NormPlacement> = Shape.optional().of("LlamaConfig OPTConfig").example("after"),
         /// Whether norms multiply by 1 + w instead of w, as in Gemma; their weights then start at 0. Megatron's name;
         /// False by default.
         layernorm_zero_centered_gamma: Option<bool> = Numbers.optional().of(LLAMA).example("True"),
@@ -218,6 +219,9 @@ rows! {
         /// What the logits are divided by; 1 by default.
         factors.logits_divisor "logits_scaling": Option<f64> = Numbers.optional().within(ABOVE_ZERO).of(LLAMA)
             .example("8.0"),
+        /// Width of the embedding and of the head's table, as in OPT of 350M, whose projections from it and to it have no
+        /// bias; `hidden_size` by default.
+        embedding_width "word_embed_proj_dim": Option<usize> = Shape.optional().within(SIZE).of(OPT).example("12"),
         /// What queries, keys and values are clipped to before they rotate, between minus and plus this, as in OLMo 1 and
         /// MPT; not by default.
         clip_qkv: Option<f64> = Numbers.optional().within(CAP).of(LLAMA).example("8.0"),
@@ -305,8 +309,12 @@ impl Words for ParallelResidual {
 }
 
 impl Words for NormPlacement {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("before", Self::Before), ("after", Self::After), ("both", Self::Both)];
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("before", Self::Before),
+        ("after", Self::After),
+        ("both", Self::Both),
+        ("after_sum", Self::AfterSum),
+    ];
 }
 
 impl Words for Activation {

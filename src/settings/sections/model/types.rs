@@ -9,7 +9,7 @@
 //! `configs/MINDFORMERS.md`, a file in `tests/data/dialect` with a test in `tests/training/rotary_types.rs`, and a line
 //! in `tests/transformers/compare.py`.
 
-use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS, GPT2, LLAMA, Model};
+use super::{CHATGLM2, DEEPSEEK_V2, DEEPSEEK_V3, GPT_OSS, GPT2, LLAMA, Model, OPT};
 use crate::model::config::{
     Activation, Family, Gate, Gelu, ModelConfig, Norm, NormPlacement, Positions, QkNorm, Sizes,
 };
@@ -151,13 +151,14 @@ const TYPES: [TypeEntry; 30] = [
         ..PLAIN
     },
     TypeEntry {
-        word: "OPTConfig",
-        about: "OPT (Zhang et al., 2022): a GPT-2 with ReLU, whose files hold two more rows of positions.",
+        word: OPT,
+        about: "OPT (Zhang et al., 2022): a GPT-2 with ReLU, whose files hold two more rows of positions. OPT of 350M has \
+                norms after sums and a narrower embedding.",
         base: GPT2,
         defaults: |config| config.activation = Activation::Gelu(Gelu::Relu),
+        check: |model, reader| check_opt(model, reader),
         family: Family::Opt,
         fits: is_dense,
-        ..PLAIN
     },
     TypeEntry {
         word: DEEPSEEK_V3,
@@ -485,6 +486,14 @@ fn check_nano_chat(model: &mut Model, reader: &Reader<'_>) {
     check_rotation(model, reader, false);
     let rotates_whole = model.rotary_percent.is_none_or(|share| share == 1.0);
     reader.require(&["rotary_percent"], rotates_whole, "whole heads of this type rotate; remove it");
+}
+
+/// Files of the type have names for these alone.
+fn check_opt(model: &Model, reader: &Reader<'_>) {
+    let is_built =
+        matches!(model.norm_placement, None | Some(NormPlacement::Before | NormPlacement::AfterSum));
+    let message = "not built yet for this type; write `before` or `after_sum`";
+    reader.require(&["norm_placement"], is_built, message);
 }
 
 /// Files of the type have no names for these.

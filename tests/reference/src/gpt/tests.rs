@@ -89,6 +89,8 @@ const OPT: Shape = Shape {
     variant: Variant { naming: Naming::Opt, ..Variant::PLAIN },
     ..GPT2
 };
+const OPT_350M: Shape =
+    Shape { variant: Variant { norms: Norms::AfterSum, embedding_width: Some(3), ..OPT.variant }, ..OPT };
 const GEMMA: Shape =
     Shape { variant: Variant { zero_centered_norms: true, ..Variant::PLAIN }, qk_norm: true, ..QWEN2 };
 /// Caps near to which scores and logits come.
@@ -268,6 +270,8 @@ fn every_gradient_is_the_finite_difference() {
         BIG_CODE,
         PANGU,
         OPT,
+        OPT_350M,
+        Shape { tie_word_embeddings: false, factors: FACTORS, ..OPT_350M },
         DEEPSEEK,
         MINICPM3,
         Shape { window: Some(2), ..LLAMA },
