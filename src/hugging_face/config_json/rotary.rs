@@ -69,10 +69,10 @@ pub(super) fn reads(key: &str) -> bool {
 /// Adds the facts that a file says of the rotation, for texts of at most `longest` tokens.
 pub(super) fn add(reading: &Reading<'_>, longest: usize, facts: &mut Facts) {
     let rotation = Rotation::of(reading, FULL, longest);
-    let written = || Value::Object(rotation.parameters.clone());
+    let unbuilt = || rotation.unbuilt(reading);
     let queries = rotation.queries.as_ref();
     let scaling = rotation.scaling.as_ref();
-    let scaling = scaling.map_or_else(written, |scaling| hugging_face_scaling(scaling, queries));
+    let scaling = scaling.map_or_else(unbuilt, |scaling| hugging_face_scaling(scaling, queries));
     let found = [("theta", BASES, rotation.theta.into()), ("rotary_percent", SHARES, rotation.share.into())];
     for (fact, keys, value) in found.into_iter().chain([("rope_scaling", PLACES, scaling)]) {
         facts.insert(fact, Fact { key: reading.decided(keys).0, value });
@@ -206,6 +206,15 @@ impl Rotation {
 
     fn number(&self, key: &str) -> Option<f64> {
         self.parameters.get(key).and_then(Value::as_f64)
+    }
+
+    /// A scaling that is not built, as it is written; a sentence about two factors, which no key of ours says.
+    fn unbuilt(&self, reading: &Reading<'_>) -> Value {
+        let [short, long] = MAGNITUDES.map(|key| self.parameters.get(key).cloned().unwrap_or_default());
+        match short == long || !reading.reads(MAGNITUDES[0]) {
+            true => Value::Object(self.parameters.clone()),
+            false => format!("{} of two factors, {short} and {long},", self.kind).into(),
+        }
     }
 
     /// The scaling of the rotation for texts of up to `length` tokens; `None` if that scaling is not built.

@@ -141,6 +141,16 @@ fn what_no_run_can_take_is_one_line() {
              `ignore_config_keys: [mlp_layer_types]`",
         ),
         (
+            {
+                let (_, mut config) = small_files().find(|(class, _)| *class == "phimoe").expect("a class");
+                config["rope_scaling"] = json!({"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0],
+                    "original_max_position_embeddings": 8, "short_mscale": 1.3, "long_mscale": 1.2});
+                config
+            },
+            "`rope_scaling` is longrope of two factors, 1.3 and 1.2, in `phimoe`, which no key here says; accept it by \
+             `ignore_config_keys: [rope_scaling]`",
+        ),
+        (
             llama(json!({"rope_scaling": {"rope_type": "spiral", "factor": 2}})),
             "`rope_scaling` is spiral in `llama`, which no key here says; accept it by \
              `ignore_config_keys: [rope_scaling]`",
