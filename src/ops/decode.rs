@@ -78,6 +78,11 @@ impl Decode {
     pub fn cache_cols(&self) -> u32 {
         self.layout.k_cols() + self.layout.v_cols()
     }
+
+    /// Most keys that a query attends to.
+    fn seen(&self) -> u32 {
+        self.window.unwrap_or(u32::MAX).min(self.tokens)
+    }
 }
 
 /// The tensors of a decoding step.
@@ -103,7 +108,7 @@ pub struct DecodeTensors {
 pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     let DecodeTensors { qkv, positions, cache, rope, sinks, out } = *tensors;
     let capabilities = rec.capabilities();
-    let params = params(tensors, shape, part_keys(qkv.rows * shape.layout.heads, shape.tokens, capabilities));
+    let params = params(tensors, shape, part_keys(qkv.rows * shape.layout.heads, shape.seen(), capabilities));
     let value_dim4 = shape.layout.value_dim / 4;
     let is_portable = capabilities.tier != Tier::Software;
     let file = if is_portable { "attention/portable/decode" } else { "attention/software/decode" };
@@ -149,14 +154,14 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
     rec.dispatch(kernel.constant("V4", value_dim4), &bindings, &params, grid);
 }
 
-/// Keys that a workgroup walks, of a cache of `tokens` tokens for each of `items` heads: all, unless that leaves units
-/// of a GPU without work.
-fn part_keys(items: u32, tokens: u32, capabilities: Capabilities) -> u32 {
+/// Keys that a workgroup walks, of the `seen` keys for each of `items` heads: all, unless that leaves units of a GPU
+/// without work.
+fn part_keys(items: u32, seen: u32, capabilities: Capabilities) -> u32 {
     if capabilities.tier == Tier::Software {
-        return tokens;
+        return seen;
     }
     let wanted = (WORKGROUPS_PER_UNIT * capabilities.units.count).div_ceil(items);
-    tokens.div_ceil(wanted).next_multiple_of(128).max(SHORTEST_PART)
+    seen.div_ceil(wanted).next_multiple_of(128).max(SHORTEST_PART)
 }
 
 /// Whether keys and values are prefetched: where loops have turns for it, beside two for each round of the lanes over
@@ -165,8 +170,8 @@ fn part_keys(items: u32, tokens: u32, capabilities: Capabilities) -> u32 {
 fn prefetches(shape: &Decode, element: Element, capabilities: Capabilities) -> bool {
     let lines = |columns: u32| (u64::from(columns) * element.bytes()).div_ceil(64);
     let of_key = 3 + lines(shape.layout.head_dim) + lines(shape.layout.value_dim);
-    let tokens = u64::from(shape.tokens);
-    let turns = 1024 + 2 * tokens.div_ceil(u64::from(capabilities.lanes)) + tokens * of_key;
+    let seen = u64::from(shape.seen());
+    let turns = 1024 + 2 * seen.div_ceil(u64::from(capabilities.lanes)) + seen * of_key;
     capabilities.prefetches() && turns <= capabilities.most_turns()
 }
 
@@ -210,7 +215,7 @@ fn params(tensors: &DecodeTensors, shape: &Decode, part_keys: u32) -> Params {
         table_stride: table.map_or(0, |table| table.stride4()),
         table_rows: table.map_or(0, |table| table.rows),
         query_angles: rope.map_or(0, |(rope, cos_sin)| rope.query_angles(cos_sin)),
-        parts: tokens.div_ceil(part_keys),
+        parts: shape.seen().div_ceil(part_keys),
         part_keys,
         cap,
         inverse_cap,
