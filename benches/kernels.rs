@@ -537,22 +537,18 @@ fn compositions(c: &mut Criterion) {
 
 fn decoding(c: &mut Criterion) {
     let gpu = gpu();
-    for (sequences, tokens) in [(1, 1024), (8, 1024)] {
-        let shape = decode::Decode {
-            layout: LAYOUT,
-            tokens,
-            scale: 0.18,
-            soft_cap: None,
-            window: None,
-            has_alibi: false,
-        };
-        row(c, &gpu, &format!("decode B={sequences} T={tokens}"), |row| {
+    for (sequences, tokens, window) in [(1, 1024, None), (8, 1024, None), (8, 8192, Some(1024))] {
+        let rows = window.unwrap_or(tokens); // of a ring
+        let shape =
+            decode::Decode { layout: LAYOUT, tokens, scale: 0.18, soft_cap: None, window, has_alibi: false };
+        let ring = window.map_or(String::new(), |window| format!(" in a ring of {window}"));
+        row(c, &gpu, &format!("decode B={sequences} T={tokens}{ring}"), |row| {
             let (qkv, out) = (row.tensor(sequences, LAYOUT.cols(), F32), row.tensor(sequences, D, F32));
-            let cache = row.tensor(sequences * tokens, shape.cache_cols(), F32);
+            let cache = row.tensor(sequences * rows, shape.cache_cols(), F32);
             let positions = row.integers(&vec![tokens - 1; sequences as usize]);
             let tensors = decode::DecodeTensors { qkv, positions, cache, rope: None, sinks: None, out };
             decode::decode(&mut row.rec, &tensors, &shape);
-            Work::Bytes(4.0 * (sequences * tokens * shape.cache_cols()) as f64)
+            Work::Bytes(4.0 * (sequences * rows * shape.cache_cols()) as f64)
         });
     }
 }

@@ -13,10 +13,10 @@ mod recordings;
 mod sampling;
 mod scoring;
 
-pub use generator::{GenerationSettings, Generator};
+pub use generator::{CachedText, GenerationSettings, Generator};
 pub use inference_model::InferenceModel;
 pub use judgement::{Judgement, Share};
 pub use opened_model::{OpenedModel, outline, prompt_tokens};
-pub use recordings::{GeneratePrograms, GenerateRecordings};
+pub use recordings::{GeneratePrograms, GenerateRecordings, Ring};
 pub use sampling::Sampling;
 pub use scoring::Scorer;

@@ -27,7 +27,7 @@ pub mod stages;
 
 pub use batch::{AheadTensors, BatchTensors};
 pub use buffers::ModelBuffers;
-pub use context::{Cache, ForwardContext, LinearCache, Masks, Mode, Training};
+pub use context::{Cache, ForwardContext, KeyCache, LinearCache, Masks, Mode, Training};
 pub use expert_state::ExpertState;
 pub(crate) use mixture::{widest_expert_tensor, widest_spread_tensor};
 pub use modules::ModuleList;

@@ -4,7 +4,7 @@
 //   positions (B) u32 read       position of the new token in its sequence
 //   cache (B · T, columns − q)   k | v of every token so far: row b · T + t is token t of sequence b. The first of the
 //                                heads that share the new token's key writes its row; its key and value are read
-//                                from qkv
+//                                from qkv. With `ring` only the last T tokens are there, token t in row t mod T
 //   table (positions, 2 · pairs) f32 read, with `rotated`: q and k are rotated after loading, as rope.wgsl does it;
 //                                a row may hold as many angles again, for q
 
@@ -48,10 +48,11 @@ struct Params {
 // Where the data that one head of one sequence reads are in the tensors.
 struct Place {
     position: u32,
+    row: u32, // of the new token among those of its sequence in the cache
     query: u32, // in qkv, like the next two
     key: u32,
     value: u32,
-    keys: u32, // of token 0 in the cache, like the next
+    keys: u32, // of the sequence's first row in the cache, like the next
     values: u32,
     angles: u32, // in the table
     appends: bool, // whether the head writes the new token's key and value to the cache
@@ -62,10 +63,16 @@ fn place_of(sequence: u32, head: u32) -> Place {
     let start = params.cache_offset + sequence * params.tokens * params.cache_stride;
     let kv_head = head / params.group;
     let at = positions[params.positions_offset + sequence];
+    // A position past the end of the cache would address another sequence's rows.
+    @if(!ring) let position = min(at, params.tokens - 1u);
+    @if(!ring) let row = position;
+    @if(ring) let position = at;
+    @if(ring) let row = at % params.tokens;
     var angles = 0u;
     @if(rotated) { angles = params.table_offset + min(at, params.table_rows - 1u) * params.table_stride; }
     return Place(
-        min(at, params.tokens - 1u), // a position past the end of the cache would address another sequence's rows
+        position,
+        row,
         own + head * D4,
         own + params.k_start + kv_head * D4,
         own + params.v_start + kv_head * V4,
@@ -74,6 +81,13 @@ fn place_of(sequence: u32, head: u32) -> Place {
         angles,
         head % params.group == 0u,
     );
+}
+
+// Where the row of the token that is `back` before the new one starts, from the sequence's first row.
+fn row_before(place: Place, back: u32) -> u32 {
+    @if(!ring) let row = place.row - back;
+    @if(ring) let row = select(params.tokens, 0u, back <= place.row) + place.row - back;
+    return row * params.cache_stride;
 }
 
 // Group c of the query or key at `head`, rotated, and rounded as it is stored.

@@ -44,9 +44,24 @@ pub struct Generator<'a> {
     pub recordings: &'a GenerateRecordings,
     /// Reads the drawn tokens back.
     pub reader: &'a Reader,
-    /// For each sequence, the tokens whose keys and values the caches hold. Must be empty at first, and whenever
-    /// weights change.
-    pub cached: &'a mut Vec<Vec<u32>>,
+    /// For each sequence, what the caches hold. Must be empty at first, and whenever weights change.
+    pub cached: &'a mut Vec<CachedText>,
+}
+
+/// The tokens of a sequence whose keys and values the caches hold.
+#[derive(Clone, Debug, Default)]
+pub struct CachedText {
+    tokens: Vec<u32>,
+    /// Tokens of the longest text since the last pass: rings have lost what was in the rows of those that were
+    /// forgotten again, too.
+    written: usize,
+}
+
+impl CachedText {
+    fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+        self.written = self.written.max(self.tokens.len());
+    }
 }
 
 /// A sequence in progress.
@@ -69,8 +84,9 @@ impl Generator<'_> {
     /// The continuation of prompt i does not depend on the other prompts, except for rounding: alone, with seed + i, it
     /// would be the same. Nor does it depend on earlier calls, again except for rounding, although tokens that a prompt
     /// shares with the cached tokens of its sequence are not computed again; where layers have states, only if all of
-    /// these are the beginning of the prompt. A sequence that exceeds the model's window
-    /// keeps the last half of the window as context, and all caches are prefilled again.
+    /// these are the beginning of the prompt, and where they have windows, only if few of these are forgotten. A
+    /// sequence that exceeds the model's window keeps the last half of the window as context, and all caches are
+    /// prefilled again.
     ///
     /// # Errors
     /// A device failure; a prompt longer than the passes that were planned.
@@ -97,7 +113,7 @@ impl Generator<'_> {
             newest: 0,
         };
         let mut sequences: Vec<Sequence> = prompts.iter().map(begin).collect();
-        self.cached.resize(prompts.len(), Vec::new());
+        self.cached.resize(prompts.len(), CachedText::default());
         self.begin_draws(&sequences, settings);
         let (mut draws, mut follows, mut took) = (0, false, SUBMISSION);
         while sequences.iter().any(|sequence| !sequence.is_done) {
@@ -198,15 +214,21 @@ impl Generator<'_> {
     /// Runs the tokens of the contexts that the caches lack through the model, and in any case the last token of each:
     /// token by token if there are few, and otherwise the contexts in one pass, the shortest that holds them.
     async fn read(&mut self, contexts: &[&[u32]]) -> Result<()> {
-        let lacks = |(context, cached): (&&[u32], &Vec<u32>)| {
-            let shared = context.iter().zip(cached).take_while(|(a, b)| a == b).count();
+        let lacks = |(context, cached): (&&[u32], &CachedText)| {
+            let shared = context.iter().zip(&cached.tokens).take_while(|(a, b)| a == b).count();
             context.len() - shared.min(context.len() - 1)
         };
         let lacking = contexts.iter().zip(&*self.cached).map(lacks).max().unwrap_or(0);
-        let goes_on = |(context, cached): (&&[u32], &Vec<u32>)| {
+        let goes_on = |(context, cached): (&&[u32], &CachedText)| {
+            let cached = &cached.tokens;
             !cached.is_empty() && cached.len() + lacking == context.len() && context.starts_with(cached)
         };
-        let can_step = !self.recordings.has_states || contexts.iter().zip(&*self.cached).all(goes_on);
+        let holds = |(context, cached): (&&[u32], &CachedText)| {
+            let first = context.len().saturating_sub(lacking);
+            self.recordings.rings.iter().all(|ring| ring.holds(first, cached.written))
+        };
+        let follows = |text| holds(text) && (!self.recordings.has_states || goes_on(text));
+        let can_step = contexts.iter().zip(&*self.cached).all(follows);
         let longest = contexts.iter().map(|context| context.len()).max().unwrap_or(0);
         let passes = self.programs.prefills.iter().rev();
         let pass = passes.copied().find(|(tokens, _)| *tokens as usize >= longest);
@@ -240,9 +262,16 @@ impl Generator<'_> {
         self.write(recordings.last_rows, &last_rows);
         let last: Vec<u32> = contexts.iter().map(|context| context.len() as u32 - 1).collect();
         self.write(recordings.draws.position, &last);
-        self.cached.fill(Vec::new()); // also if the pass fails
+        for ring in recordings.rings.iter().filter(|ring| (ring.rows as usize) < room) {
+            let received = (0..).zip(contexts).flat_map(|(number, context)| {
+                ring.received(context.len() as u32).map(move |token| number * room as u32 + token)
+            });
+            self.write(ring.kept, &received.collect::<Vec<_>>());
+        }
+        self.cached.fill(CachedText::default()); // also if the pass fails
         self.replay(&[program]).await?;
-        *self.cached = contexts.iter().map(|context| context.to_vec()).collect();
+        let read = |context: &&[u32]| CachedText { tokens: context.to_vec(), written: context.len() };
+        *self.cached = contexts.iter().map(read).collect();
         Ok(())
     }
 
@@ -256,7 +285,7 @@ impl Generator<'_> {
         self.write(self.recordings.draws.token, &tokens);
         self.write(self.recordings.draws.position, &positions);
         let mut cached = std::mem::take(self.cached); // also if the step fails
-        cached.iter_mut().zip(&places).for_each(|(cached, place)| cached.truncate(*place));
+        cached.iter_mut().zip(&places).for_each(|(cached, place)| cached.tokens.truncate(*place));
         self.replay(&[self.programs.step]).await?;
         cached.iter_mut().zip(tokens).for_each(|(cached, token)| cached.push(token));
         *self.cached = cached;
@@ -264,14 +293,15 @@ impl Generator<'_> {
     }
 
     /// Notes that the device has run `token` after those in `cached`. A sequence that is done continues past the
-    /// window, where it overwrites the last token; states then hold more than any context.
-    fn append(&self, cached: &mut Vec<u32>, token: u32) {
-        let window = self.recordings.window as usize;
-        match cached.len() < window {
-            _ if self.recordings.has_states && cached.is_empty() => {}
+    /// window, where it overwrites the last token; states and rings then hold more than any context.
+    fn append(&self, cached: &mut CachedText, token: u32) {
+        let GenerateRecordings { window, has_states, rings, .. } = self.recordings;
+        let (window, forgets) = (*window as usize, *has_states || !rings.is_empty());
+        match cached.tokens.len() < window {
+            _ if forgets && cached.tokens.is_empty() => {}
             true => cached.push(token),
-            false if self.recordings.has_states => cached.clear(),
-            false => cached.truncate(window - 1),
+            false if forgets => cached.tokens.clear(),
+            false => cached.tokens.truncate(window - 1),
         }
     }
 

@@ -4,7 +4,7 @@ use super::on_device::{Loading, OnDevice, SavedModel};
 use super::opened_model::OpenedModel;
 use crate::device::Gpu;
 use crate::error::Result;
-use crate::infer::{GeneratePrograms, GenerateRecordings, GenerationSettings, Generator};
+use crate::infer::{CachedText, GeneratePrograms, GenerateRecordings, GenerationSettings, Generator};
 use crate::model::config::ModelConfig;
 use crate::perf::limits::{check_binding, check_turns, misfit_of_loaded, most_tokens};
 use std::ops::ControlFlow;
@@ -26,7 +26,7 @@ pub struct InferenceModel<'gpu> {
     on_device: OnDevice<'gpu>,
     recordings: GenerateRecordings,
     programs: GeneratePrograms<usize>,
-    cached: Vec<Vec<u32>>,
+    cached: Vec<CachedText>,
 }
 
 impl<'gpu> PlannedModel<'gpu> {

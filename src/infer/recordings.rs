@@ -7,7 +7,7 @@ use crate::kernels::Capabilities;
 use crate::model::config::{LayerConfig, Mixer, ModelConfig};
 use crate::model::parameters::Gpt;
 use crate::model::{
-    BatchTensors, Cache, ForwardContext, LinearCache, Mode, ModelBuffers, widest_expert_tensor,
+    BatchTensors, Cache, ForwardContext, KeyCache, LinearCache, Mode, ModelBuffers, widest_expert_tensor,
 };
 use crate::ops::causal_conv::kept_tokens;
 use crate::ops::draw::{DRAWS, DrawTensors, SamplingState, draw};
@@ -34,10 +34,41 @@ pub struct GenerateRecordings {
     pub prompt_positions: Tensor,
     /// Row of each prompt's last token (1, B) u32, the rows for which logits are computed.
     pub last_rows: Tensor,
+    /// The caches that hold the last tokens of each sequence alone, one for all of the same window.
+    pub rings: Vec<Ring>,
     /// Logits of the next token, the tokens drawn from them, and the newest token of each sequence.
     pub draws: DrawTensors,
     /// The programs.
     pub programs: GeneratePrograms<Recording>,
+}
+
+/// The caches of layers whose windows are shorter than the context: token t of a sequence is in row t mod R.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ring {
+    /// The tokens that a query sees at most, itself included.
+    pub window: u32,
+    /// R, rows of a sequence.
+    pub rows: u32,
+    /// The row of the pass over prompts that each row receives (1, B·R) u32, in passes over more than R tokens.
+    pub kept: Tensor,
+}
+
+/// Rows of a ring beyond its window: so many tokens of a text may be forgotten before the next one is read, without
+/// reading all of it again. Up to [`DRAWS`] - 1 are run behind a token that ends a text; the others are for an end that
+/// is encoded otherwise in the next prompt.
+const SPARE: u32 = 2 * DRAWS;
+
+impl Ring {
+    /// Whether all that a query at `position` sees is there after `written` tokens.
+    pub(super) fn holds(&self, position: usize, written: usize) -> bool {
+        (position + 1).saturating_sub(self.window as usize) + self.rows as usize >= written
+    }
+
+    /// For each row the last of `tokens` tokens that belongs there, or another below R where there is none.
+    pub(super) fn received(&self, tokens: u32) -> impl Iterator<Item = u32> {
+        let (rows, last) = (self.rows, tokens.saturating_sub(1));
+        (0..rows).map(move |row| if row > last { row } else { last - (last - row) % rows })
+    }
 }
 
 /// Tokens of the shortest pass over prompts beside that over the window.
@@ -95,13 +126,15 @@ impl GenerateRecordings {
         let inputs = config.per_layer_width.map_or(0, |width| width * config.num_layers);
         let widest = widest.max(inputs).max(config.hidden_size).max(config.embedding_width.unwrap_or(0));
         let logits = 4 * sequences as u64 * config.vocab_size.next_multiple_of(4) as u64;
-        let [tokens, cached] =
-            [u64::from(longest), config.seq_length as u64].map(|of| u64::from(sequences) * of);
+        let tokens = u64::from(sequences) * u64::from(longest);
         let experts = widest_expert_tensor(config, u32::try_from(tokens).unwrap_or(u32::MAX), true);
         let element = config.compute.bytes();
         let experts = experts.map_or(0, |[rows, cols]| element * rows * cols);
         let cache_of = |layer: usize| match config.layer(layer).mixer {
-            Mixer::Softmax => (element * cached).saturating_mul(u64::from(config.decode(layer).cache_cols())),
+            Mixer::Softmax => {
+                let cached = u64::from(sequences) * u64::from(cached_tokens(config, layer));
+                (element * cached).saturating_mul(u64::from(config.decode(layer).cache_cols()))
+            }
             Mixer::Linear(linear) => {
                 let state = (4 * sequences as u64).saturating_mul(linear.values() as u64);
                 state.saturating_mul(linear.key_dim as u64)
@@ -139,10 +172,10 @@ impl GenerateRecordings {
         let last_rows = ids("last rows", sequences);
         let draws = draw_tensors(persistents, sequences, vocab_size);
         let DrawTensors { logits, token, position, .. } = draws;
-        let mut caches: Vec<Cache> = Vec::new();
+        let (mut caches, mut rings): (Vec<Cache>, Vec<Ring>) = (Vec::new(), Vec::new());
         for layer in 0..config.num_layers {
             let shared = config.layer(layer).kv_source.map(|source| caches[source]);
-            caches.push(shared.unwrap_or_else(|| cache(persistents, config, sequences, layer)));
+            caches.push(shared.unwrap_or_else(|| cache(persistents, &mut rings, config, sequences, layer)));
         }
 
         let hidden = |rec: &mut Recorder, config: &ModelConfig, batch, mode| {
@@ -186,19 +219,53 @@ impl GenerateRecordings {
             prompt,
             prompt_positions,
             last_rows,
+            rings,
             draws,
             programs,
         })
     }
 }
 
+/// The tokens of a sequence whose keys and values layer number `layer` keeps.
+fn cached_tokens(config: &ModelConfig, layer: usize) -> u32 {
+    ring_window(config, layer).map_or(config.seq_length as u32, |window| window + SPARE)
+}
+
+/// The widest window over the keys of layer number `layer`, its own or that of a layer that reads them, if a ring holds
+/// fewer tokens than the context.
+fn ring_window(config: &ModelConfig, layer: usize) -> Option<u32> {
+    let reads = |reader: &usize| *reader == layer || config.layer(*reader).kv_source == Some(layer);
+    let mut windows = (0..config.num_layers).filter(reads).map(|reader| config.decode(reader).window);
+    let widest = windows.try_fold(0, |widest, window| Some(widest.max(window?)))?;
+    (widest.saturating_add(SPARE) < config.seq_length as u32).then_some(widest)
+}
+
+/// The ring in `rings` for windows of `window` tokens, which is added where there is none.
+fn ring(persistents: &mut Persistents, rings: &mut Vec<Ring>, sequences: u32, window: u32) -> Ring {
+    rings.iter().find(|ring| ring.window == window).copied().unwrap_or_else(|| {
+        let rows = window + SPARE;
+        let label = format!("rows kept for a window of {window}");
+        let kept = persistents.tensor(label, 1, sequences * rows, Element::U32);
+        rings.push(Ring { window, rows, kept });
+        Ring { window, rows, kept }
+    })
+}
+
 /// What generation keeps of `sequences` sequences in layer number `layer`.
-fn cache(persistents: &mut Persistents, config: &ModelConfig, sequences: u32, layer: usize) -> Cache {
+fn cache(
+    persistents: &mut Persistents,
+    rings: &mut Vec<Ring>,
+    config: &ModelConfig,
+    sequences: u32,
+    layer: usize,
+) -> Cache {
     let label = format!("cache of layer {layer}");
     match config.layer(layer).mixer {
         Mixer::Softmax => {
-            let rows = sequences * config.seq_length as u32;
-            Cache::Keys(persistents.tensor(label, rows, config.decode(layer).cache_cols(), config.compute))
+            let ring = ring_window(config, layer).map(|window| ring(persistents, rings, sequences, window));
+            let rows = sequences * ring.map_or(config.seq_length as u32, |ring| ring.rows);
+            let rows = persistents.tensor(label, rows, config.decode(layer).cache_cols(), config.compute);
+            Cache::Keys(KeyCache { rows, kept: ring.map(|ring| ring.kept) })
         }
         Mixer::Linear(linear) => {
             let kept = sequences * kept_tokens(linear.conv_width as u32);
@@ -255,5 +322,50 @@ fn head(rec: &mut Recorder, gpt: &Gpt<Parameter>, config: &ModelConfig, h: Tenso
         let into = Epilogue { factor: config.logits_factor(), bias, ..Epilogue::default() };
         matmul(rec, Layout::Nt, h, *part, columns, into);
         column += part.rows;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(window: u32, rows: u32) -> Ring {
+        Ring { window, rows, kept: Persistents::new().tensor("kept", 1, rows, Element::U32) }
+    }
+
+    /// Tokens are run one by one and forgotten from any position on. A ring holds what a query sees exactly if none of
+    /// it was overwritten; it need not know that a query at the beginning, or in a window of 1, sees no other token.
+    #[test]
+    fn a_ring_holds_what_was_not_overwritten() {
+        for (window, rows, written) in [(1, 3), (2, 2), (3, 5), (4, 4)]
+            .into_iter()
+            .flat_map(|(window, rows)| (0..14).map(move |written| (window, rows, written)))
+        {
+            let ring = ring(window, rows);
+            let mut held: Vec<Option<usize>> = vec![None; rows as usize];
+            (0..written).for_each(|token| held[token % rows as usize] = Some(token));
+            for position in 0..=written {
+                let seen = (position + 1).saturating_sub(window as usize)..position;
+                let is_there = seen.clone().all(|token| held[token % rows as usize] == Some(token));
+                match ring.holds(position, written) {
+                    true => assert!(is_there, "{ring:?}: {position} of {written}"),
+                    false => assert!(!is_there || seen.is_empty(), "{ring:?}: {position} of {written}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_receive_the_last_tokens_that_belong_there() {
+        for (tokens, want) in [
+            (1, [0, 1, 2, 3, 4]),
+            (4, [0, 1, 2, 3, 4]),
+            (5, [0, 1, 2, 3, 4]),
+            (6, [5, 1, 2, 3, 4]),
+            (10, [5, 6, 7, 8, 9]),
+            (13, [10, 11, 12, 8, 9]),
+        ] {
+            assert_eq!(ring(3, 5).received(tokens).collect::<Vec<_>>(), want, "{tokens} tokens");
+        }
     }
 }

@@ -166,13 +166,14 @@ fn attend<'p>(
     if let Mode::Decode(caches) = ctx.mode {
         // Keys before their rotation: a reader writes the row of its source's cache once more, and the same.
         let qkv = with_shared(tape, ctx, layer, qkv, shared);
-        let cache = caches[layer].keys();
+        let cache = caches[layer].keys().rows;
         return tape.scope("decode", |tape| tape.decode(qkv, positions, cache, rope, sinks, &sizes));
     }
     let qkv = rotated(tape, ctx, layer, qkv, rope);
     let qkv = with_shared(tape, ctx, layer, qkv, shared);
     if let (Mode::Prefill { caches, .. }, None) = (ctx.mode, ctx.config.layer(layer).kv_source) {
-        tape.scope("cache", |tape| tape.fill_cache(qkv, caches[layer].keys(), &sizes));
+        let cache = caches[layer].keys();
+        tape.scope("cache", |tape| tape.fill_cache(qkv, cache.rows, cache.kept, &sizes));
     }
     let Decode { layout, tokens, scale, soft_cap, window, has_alibi } = sizes;
     let dropout = ctx.dropout(DropoutSite::AttentionWeights(layer));

@@ -60,12 +60,22 @@ pub enum Mode<'c> {
 /// What generation keeps of the tokens of B sequences in a layer.
 #[derive(Clone, Copy, Debug)]
 pub enum Cache {
-    /// Keys and values (B·T, 2 G·C).
-    Keys(Tensor),
+    /// Keys and values.
+    Keys(KeyCache),
     /// The states of linear attention.
     States(LinearCache),
     /// (B·(W - 1), D): the last rows that a gated convolution saw.
     Convolved(Tensor),
+}
+
+/// Keys and values of the tokens of B sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyCache {
+    /// (B·T, 2 G·C), or (B·R, 2 G·C) where windows see no more than the last R tokens: a ring, as in
+    /// [`DecodeTensors`](crate::ops::decode::DecodeTensors).
+    pub rows: Tensor,
+    /// (1, B·R) u32: the row of the pass over prompts that each row of a ring receives.
+    pub kept: Option<Tensor>,
 }
 
 /// The states of linear attention after the tokens of B sequences.
@@ -79,7 +89,7 @@ pub struct LinearCache {
 
 impl Cache {
     /// Keys and values.
-    pub(super) fn keys(self) -> Tensor {
+    pub(super) fn keys(self) -> KeyCache {
         let Self::Keys(keys) = self else { panic!("a layer of softmax attention has a cache of keys") };
         keys
     }

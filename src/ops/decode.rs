@@ -14,7 +14,7 @@ use crate::record::{Recorder, Tensor};
 pub struct Decode {
     /// The columns of qkv.
     pub layout: HeadLayout,
-    /// Capacity of a sequence's cache in tokens (T).
+    /// Most tokens of a sequence (T).
     pub tokens: u32,
     /// Factor of the scores, usually 1/√head_dim.
     pub scale: f32,
@@ -92,7 +92,9 @@ pub struct DecodeTensors {
     pub qkv: Tensor,
     /// The position of each new token in its sequence (1, B) u32.
     pub positions: Tensor,
-    /// Keys and values of all tokens so far (B · T, [`Decode::cache_cols`]): sequence b starts at row b · T.
+    /// Keys and values of all tokens so far (B · T, [`Decode::cache_cols`]): sequence b starts at row b · T. With a
+    /// window of W tokens it may be a ring of R rows, from W to T, which hold the last R tokens (B · R): token t of
+    /// sequence b is in row b · R + t mod R.
     pub cache: Tensor,
     /// Rotates queries and keys by a [table](super::rope::cos_sin_table); `None`: they need no rotation.
     pub rope: Option<(Rope, Tensor)>,
@@ -119,6 +121,7 @@ pub fn decode(rec: &mut Recorder, tensors: &DecodeTensors, shape: &Decode) {
         .condition(Condition::Alibi, shape.has_alibi)
         .condition(Condition::Capped, shape.soft_cap.is_some())
         .condition(Condition::Prefetched, prefetches(shape, qkv.element, capabilities))
+        .condition(Condition::Ring, params.tokens < shape.tokens)
         .condition(Condition::Rotated, rope.is_some())
         .condition(Condition::Sinks, sinks.is_some())
         .condition(Condition::Interleaved, rope.is_some_and(|(rope, _)| rope.is_interleaved))
@@ -182,7 +185,9 @@ fn params(tensors: &DecodeTensors, shape: &Decode, part_keys: u32) -> Params {
     layout.assert_valid();
     assert!(qkv.cols == layout.cols(), "qkv has {} columns, but its heads take {}", qkv.cols, layout.cols());
     assert!(positions.cols == qkv.rows, "{} positions for {} sequences", positions.cols, qkv.rows);
-    let fits = (cache.rows, cache.cols) == (qkv.rows * tokens, shape.cache_cols());
+    let rows = cache.rows / qkv.rows; // of a sequence
+    let fits = (cache.rows, cache.cols) == (qkv.rows * rows, shape.cache_cols());
+    let fits = fits && (shape.seen()..=tokens).contains(&rows);
     assert!(fits, "the cache of {} x {tokens} tokens must not be {} x {}", qkv.rows, cache.rows, cache.cols);
     assert!(cache.element == qkv.element, "the cache must have the element type of qkv");
     let fits = (out.rows, out.cols, out.element) == (qkv.rows, layout.out_cols(), qkv.element);
@@ -195,7 +200,7 @@ fn params(tensors: &DecodeTensors, shape: &Decode, part_keys: u32) -> Params {
     let [cap, inverse_cap] = cap_and_inverse(shape.soft_cap, std::f32::consts::LOG2_E);
     Params {
         sequences: qkv.rows,
-        tokens,
+        tokens: rows,
         window: window.unwrap_or(u32::MAX),
         heads: layout.heads,
         group: layout.group(),

@@ -446,19 +446,26 @@ impl<'p> Tape<'_, 'p> {
     }
 
     /// Copies the keys and values of packed `qkv`, the first `shape.tokens` of each sequence (N, layout.cols()), to
-    /// `cache`, which has room for as many or more of each.
+    /// `cache`, which has room for as many or more of each. One with room for fewer receives the rows that `kept` (1,
+    /// cache.rows) u32 names.
     ///
     /// # Panics
     /// On a tape for training: a cache has no backward.
     #[track_caller]
-    pub fn fill_cache(&mut self, qkv: Var, cache: Tensor, shape: &Decode) {
+    pub fn fill_cache(&mut self, qkv: Var, cache: Tensor, kept: Option<Tensor>, shape: &Decode) {
         assert!(!self.is_recording, "a cache has no backward: use Tape::forward_only");
-        let kept = qkv.tensor.columns(shape.layout.k_start(), shape.cache_cols());
-        let sequences = kept.rows / shape.tokens;
+        let keys = qkv.tensor.columns(shape.layout.k_start(), shape.cache_cols());
+        let sequences = keys.rows / shape.tokens;
         let room = cache.rows / sequences;
-        let (copies, rows) = if room == shape.tokens { (1, kept.rows) } else { (sequences, shape.tokens) };
+        if room < shape.tokens {
+            let Some(kept) = kept else {
+                panic!("a cache with room for fewer tokens must be told which it keeps")
+            };
+            return embedding::embedding(self.rec, kept, &[keys], None, cache);
+        }
+        let (copies, rows) = if room == shape.tokens { (1, keys.rows) } else { (sequences, shape.tokens) };
         for copy in 0..copies {
-            add::add(self.rec, kept.rows(copy * rows, rows), cache.rows(copy * room, rows), 1.0, false);
+            add::add(self.rec, keys.rows(copy * rows, rows), cache.rows(copy * room, rows), 1.0, false);
         }
     }
 

@@ -71,8 +71,32 @@ pub fn a_token_attends_to_the_cache() {
     check_shape((3, 1, 4, 4, 4096, None), None, false, None, true, F32);
 }
 
+/// Rings of which a window sees some of the rows, and all of them; the last one is divided.
+#[test]
+pub fn a_token_attends_to_a_ring() {
+    for element in [F32, F16, Bf16] {
+        check_rows((4, 2, 12, 20, 131, Some(7)), 10, None, false, None, false, element);
+        let rotation = Some((16, false, Some(GROWTH)));
+        check_rows((6, 2, 16, 20, 31, Some(8)), 8, Some(1.0), true, rotation, true, element);
+    }
+    check_rows((3, 1, 4, 4, 4096, Some(600)), 632, None, false, None, true, F32);
+}
+
 fn check_shape(
     row: (u32, u32, u32, u32, u32, Option<u32>),
+    soft_cap: Option<f32>,
+    has_alibi: bool,
+    rotation: Option<Rotation>,
+    has_sinks: bool,
+    element: Element,
+) {
+    check_rows(row, row.4, soft_cap, has_alibi, rotation, has_sinks, element);
+}
+
+/// With `rows` rows of a sequence in the cache.
+fn check_rows(
+    row: (u32, u32, u32, u32, u32, Option<u32>),
+    rows: u32,
     soft_cap: Option<f32>,
     has_alibi: bool,
     rotation: Option<Rotation>,
@@ -85,21 +109,22 @@ fn check_shape(
     // One sequence each at the first, the last and a middle position.
     let ids = [0, tokens - 1, tokens / 2];
     let name = format!(
-        "decode {row:?} cap {soft_cap:?} alibi {has_alibi} rotation {rotation:?} sinks {has_sinks} {element:?}"
+        "decode {row:?} rows {rows} cap {soft_cap:?} alibi {has_alibi} rotation {rotation:?} sinks {has_sinks} \
+         {element:?}"
     );
     check(&name, |case| {
         let qkv = case.input(3, layout.cols(), element);
         let positions = case.integers(&ids);
-        // Only the cache before each position has been written; the rest is NaN and must not be read.
+        // What a query does not see is NaN and must not be read: tokens before the window, rows not written yet.
         let cols = shape.cache_cols() as usize;
-        let mut cached: Vec<f64> = (0..3 * tokens as usize * cols).map(|_| case.normal()).collect();
-        for (i, value) in cached.iter_mut().enumerate() {
-            let (sequence, token) = (i / cols / tokens as usize, i / cols % tokens as usize);
-            if token as u32 >= ids[sequence] {
-                *value = f64::NAN;
+        let mut cached = vec![f64::NAN; 3 * rows as usize * cols];
+        for (sequence, position) in (0..).zip(ids) {
+            for token in first_seen(position, window)..position {
+                let row = (sequence * rows + token % rows) as usize;
+                cached[row * cols..][..cols].fill_with(|| case.normal());
             }
         }
-        let cache = case.input_of(&cached, 3 * tokens, shape.cache_cols(), element);
+        let cache = case.input_of(&cached, 3 * rows, shape.cache_cols(), element);
         let out = case.output(3, layout.out_cols(), element);
         let rope = rotation.map(|rotation| rope(case, rotation, tokens));
         // Below, among and above the scores.
@@ -109,7 +134,7 @@ fn check_shape(
         let tensors = DecodeTensors { qkv: qkv.tensor, positions, cache: cache.tensor, rope, sinks, out };
         decode(&mut case.rec, &tensors, &shape);
 
-        let rows = match &rope {
+        let new_rows = match &rope {
             Some((rope, _)) => {
                 let growth = rotation.and_then(|(.., growth)| growth);
                 rotated(&qkv.values, &layout, (rope, growth), &ids, element)
@@ -118,14 +143,14 @@ fn check_shape(
         };
         let mut whole = cache.values;
         let mut want = Vec::new();
-        for (sequence, (&position, row)) in ids.iter().zip(rows.chunks(layout.cols() as usize)).enumerate() {
-            let first = sequence * tokens as usize * cols;
+        let sequences = whole.chunks_mut(rows as usize * cols).zip(ids);
+        for ((cached, position), row) in sequences.zip(new_rows.chunks(layout.cols() as usize)) {
             let new = &row[layout.k_start() as usize..];
-            whole[first + position as usize * cols..][..cols].copy_from_slice(new);
+            cached[(position % rows) as usize * cols..][..cols].copy_from_slice(new);
             for head in 0..heads {
                 let query = &row[(head * head_dim) as usize..][..head_dim as usize];
                 let sink = stored.as_ref().map(|sinks| sinks.values[head as usize]);
-                want.extend(attend(query, &whole[first..], position, (head, sink), &shape));
+                want.extend(attend(query, cached, position, (head, sink), &shape));
             }
         }
         case.expect_words("cache", cache.tensor, move |words| {
@@ -186,10 +211,15 @@ fn rotated(
     pack_qkv(&parts, layout).into_iter().map(|value| storage.round(value)).collect()
 }
 
-/// One query attending to the cached rows of its sequence.
+/// The first token that a query at `position` attends to.
+fn first_seen(position: u32, window: Option<u32>) -> u32 {
+    (position + 1).saturating_sub(window.unwrap_or(u32::MAX))
+}
+
+/// One query attending to the cached rows of its sequence, token t in row t modulo their number.
 fn attend(
     query: &[f64],
-    rows: &[f64],
+    cached: &[f64],
     position: u32,
     (head, sink): (u32, Option<f64>),
     shape: &Decode,
@@ -199,8 +229,8 @@ fn attend(
     let slope = if has_alibi { slope } else { 0.0 };
     let kv_head = (head / layout.group()) as usize;
     let (d, v, cols) = (layout.head_dim as usize, layout.value_dim as usize, shape.cache_cols() as usize);
-    let first = (position + 1).saturating_sub(window.unwrap_or(u32::MAX)) as usize;
-    let seen = rows.chunks(cols).skip(first).take(position as usize + 1 - first);
+    let row = |token: u32| &cached[token as usize % (cached.len() / cols) * cols..][..cols];
+    let seen = (first_seen(position, window)..=position).map(row);
     let keys: Vec<f64> = seen.clone().flat_map(|row| row[kv_head * d..][..d].to_vec()).collect();
     let values: Vec<f64> =
         seen.flat_map(|row| row[layout.k_cols() as usize + kv_head * v..][..v].to_vec()).collect();

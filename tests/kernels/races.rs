@@ -31,6 +31,7 @@ const SOME_OF_EVERY_FAMILY: &[&[FirstCases]] = &[
         (latent_heads::each_part_has_its_gradient, 9),
         (latent_heads::parts_become_packed_heads, 9),
         (decode::a_token_attends_to_the_cache, 12),
+        (decode::a_token_attends_to_a_ring, 6),
         (attention::attention_backward_is_the_gradient, 21),
         (attention::attention_is_the_weighted_mean_of_the_values, 21),
         (attention::attention_with_sinks, 12),

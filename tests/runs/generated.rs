@@ -40,8 +40,12 @@ impl FolderRun {
 
     /// The model on `gpu`, for so many prompts at once.
     pub fn load<'gpu>(&self, gpu: &'gpu Gpu, batch: u32) -> InferenceModel<'gpu> {
+        self.load_for(gpu, batch, self.setup.plan().model.seq_length)
+    }
+
+    /// The model on `gpu`, for so many prompts of up to `window` tokens with their continuations.
+    pub fn load_for<'gpu>(&self, gpu: &'gpu Gpu, batch: u32, window: usize) -> InferenceModel<'gpu> {
         let run = self.open();
-        let window = run.plan.model.seq_length;
         block_on(InferenceModel::load(gpu, &run, batch, window)).unwrap_or_else(|e| panic!("{e}"))
     }
 

@@ -102,7 +102,13 @@ fn the_forecast_is_the_memory_taken() {
         ),
         (
             "long window",
-            &["--model.model_config.seq_length=512", "--batch_size=1", "--model.model_config.n_kv_heads=2"],
+            &[
+                "--model.model_config.seq_length=512",
+                "--batch_size=1",
+                "--model.model_config.n_kv_heads=2",
+                "--model.model_config.sliding_window=64",
+                "--sample={prompt: a, tokens: 3}",
+            ],
         ),
         (
             "GPT-2 with a sample",

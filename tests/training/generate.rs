@@ -9,7 +9,7 @@ use crate::runs::{
     FolderRun, GREEDY, Setup, TensorFile, Weights, continuations, in_turn, is_long, newest_checkpoint,
     open_gpu_of, read_tensors, reference_name, reference_shape, trained_model, trained_model_with_tokenizer,
 };
-use gristmill::infer::{GenerationSettings, Sampling};
+use gristmill::infer::{GenerationSettings, InferenceModel, Sampling};
 use gristmill::kernels::Tier;
 use gristmill::model::selection_bias;
 use reference::gpt::{Shape, logits};
@@ -199,6 +199,73 @@ fn goes_on_as_anew(trained: &FolderRun, tiers: &[Tier]) {
             }
         }
     }
+}
+
+/// Layers with a window of 7 keep the last 39 tokens of a text of up to 128 in a ring, which two more layers read.
+/// Token by token two texts become what passes over the whole texts write, which do not read what is kept: far beyond
+/// the ring, behind texts that forget as much as a ring can spare and more, and after a text that was done has run past
+/// its end. Weights are random, and tokens that have occurred are unlikely, so that each depends on many.
+#[test]
+fn rings_write_what_passes_over_whole_texts_write() {
+    let random = ["--model.model_config.init_method_std=0.3"];
+    let run = FolderRun::new(Setup::of_shared_keys("rings", "max_position_embeddings: 128").with(&random));
+    run.train(1);
+    let gpu = open_gpu_of(Tier::Software);
+    let mut passes = run.load_for(&gpu, 1, 128);
+    let mut texts = run.encode(&PROMPTS);
+    let mut turns = vec![turn_by_passes(&mut passes, &mut texts, 40)];
+    for (forgotten, added) in [(10, 0), (40, 0), (0, 3)] {
+        for text in &mut texts {
+            text.truncate(text.len() - forgotten);
+            text.extend(0..added);
+        }
+        turns.push(turn_by_passes(&mut passes, &mut texts, 4));
+    }
+    // The second text ends at once; the first, which has the token already, goes on for more than the second has room.
+    texts.iter_mut().for_each(|text| text.extend(10..60));
+    let end = write_by_passes(&mut passes, &mut texts.clone()[1..], 1)[0][0];
+    texts[0].push(end);
+    let (prompts, settings, mut want) = turn_by_passes(&mut passes, &mut texts, 4);
+    want[1].truncate(1);
+    turns.push((prompts, GenerationSettings { tokens: 32, stops: vec![end], ..settings }, want));
+    texts[1].truncate(103);
+    turns.push(turn_by_passes(&mut passes, &mut texts, 4));
+    for &tier in in_turn(0, &Tier::EVERYWHERE) {
+        let gpu = open_gpu_of(tier);
+        let mut rings = run.load_for(&gpu, 2, 128);
+        for (turn, (prompts, settings, want)) in turns.iter().enumerate() {
+            let got = continuations(&mut rings, prompts, settings);
+            let is_wanted = got.iter().zip(want).all(|(got, want)| got.starts_with(want));
+            assert!(is_wanted, "{}, turn {turn}: {got:?} instead of {want:?}", tier.name());
+            assert_eq!(got[0].len(), settings.tokens);
+        }
+    }
+}
+
+/// Prompts, how they are continued, and by what.
+type Turn = (Vec<Vec<u32>>, GenerationSettings, Vec<Vec<u32>>);
+
+fn turn_by_passes(model: &mut InferenceModel<'_>, texts: &mut [Vec<u32>], tokens: usize) -> Turn {
+    (texts.to_vec(), varied(tokens), write_by_passes(model, texts, tokens))
+}
+
+/// Extends `texts` by so many tokens, and returns these. The texts take turns, so that each token is written by a pass
+/// over all of its text.
+fn write_by_passes(model: &mut InferenceModel<'_>, texts: &mut [Vec<u32>], tokens: usize) -> Vec<Vec<u32>> {
+    let begun: Vec<usize> = texts.iter().map(Vec::len).collect();
+    for _ in 0..tokens {
+        for text in &mut *texts {
+            let newest = continuations(model, std::slice::from_ref(text), &varied(1)).remove(0);
+            text.extend(newest);
+        }
+    }
+    texts.iter().zip(begun).map(|(text, begun)| text[begun..].to_vec()).collect()
+}
+
+/// The likeliest tokens, but those that have not occurred yet rather than others.
+fn varied(tokens: usize) -> GenerationSettings {
+    let sampling = Sampling { repetition_penalty: 1.5, ..Sampling::GREEDY };
+    GenerationSettings { tokens, sampling, ..GREEDY }
 }
 
 #[test]

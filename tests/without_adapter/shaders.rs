@@ -236,11 +236,11 @@ fn other_scores(capabilities: Capabilities) -> Vec<Dispatch> {
             attention(&mut rec, &tensors, &shape);
             attention_backward(&mut rec, &tensors, dout, dqkv, &shape);
         }
-        for (tokens, (has_alibi, soft_cap, sinks)) in
-            [8, 512].into_iter().flat_map(|tokens| scores.map(|score| (tokens, score)))
-        {
-            let shape = Decode { layout, tokens, scale: 1.0, soft_cap, window: None, has_alibi };
-            let cache = rec.tensor("cache", 16 * tokens, shape.cache_cols(), element);
+        let whole = [8, 512].into_iter().flat_map(|tokens| scores.map(|score| (tokens, None, score)));
+        let rings = [4, 512].into_iter().map(|window| (2 * window, Some(window), scores[2]));
+        for (tokens, window, (has_alibi, soft_cap, sinks)) in whole.chain(rings) {
+            let shape = Decode { layout, tokens, scale: 1.0, soft_cap, window, has_alibi };
+            let cache = rec.tensor("cache", 16 * window.unwrap_or(tokens), shape.cache_cols(), element);
             decode(&mut rec, &DecodeTensors { qkv, positions, cache, rope: None, sinks, out }, &shape);
         }
     }

@@ -2,7 +2,7 @@
 //
 //   out (B, heads · 4 V4) = softmax(scale · q kᵀ) v   over keys 0 to position, the last `window` of them at most
 //
-// capped, alibi, sinks: as in attention/software/forward.wgsl.
+// capped, alibi, sinks: as in attention/software/forward.wgsl. ring: as in attention/cache.wgsl.
 // A workgroup serves `part_keys` keys of one head of one sequence, and walks them LANES at a time: SHARE invocations
 // share a key and each multiplies every SHARE-th group of it, so that they load neighbouring groups; each adds the terms
 // of one key; then invocation (group, column) adds every GROUPS-th weighted value to its 4 columns. The sums of the
@@ -14,7 +14,7 @@
 // Numerics: f32; scores are scaled by log2 e so that exp2 can be used. The initial maximum is finite.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
-import package::attention::cache::{cache, params, place_of, qkv, rotated_group};
+import package::attention::cache::{cache, params, place_of, qkv, rotated_group, row_before};
 @if(sinks) import package::attention::sinks::sink_of;
 @if(alibi) import package::lib::attention::alibi_slope;
 import package::lib::attention::{LOWEST, MASKED, add_dot};
@@ -44,7 +44,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let sequence = item / params.heads;
     let head = item % params.heads;
     let place = place_of(sequence, head);
-    let appended = place.position * params.cache_stride;
+    let appended = row_before(place, 0u);
     for (var c = lane; c < D4; c += LANES) {
         query[c] = params.scale * load4(rotated_group(place.query, c, place.angles + params.query_angles));
         let key = rotated_group(place.key, c, place.angles);
@@ -74,7 +74,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         for (var key = lane / SHARE; key < LANES; key += LANES / SHARE) {
             var term = 0.0;
             if (tile + key < end) {
-                let row = place.keys + (place.position - tile - key) * params.cache_stride;
+                let row = place.keys + row_before(place, tile + key);
                 for (var c = lane % SHARE; c < D4; c += SHARE) {
                     term = add_dot(term, query[c], load4(cache[row + c]));
                 }
@@ -101,7 +101,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
         sum *= decay;
         if (column < V4) {
             for (var i = group; i < min(LANES, end - tile); i += GROUPS) {
-                let row = place.values + (place.position - tile - i) * params.cache_stride;
+                let row = place.values + row_before(place, tile + i);
                 sum = fma(vec4<f32>(weights[i]), load4(cache[row + column]), sum);
             }
         }

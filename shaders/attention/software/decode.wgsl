@@ -2,7 +2,7 @@
 //
 //   out (B, heads · 4 V4) = softmax(scale · q kᵀ) v   over keys 0 to position, the last `window` of them at most
 //
-// capped, alibi, sinks: as in attention/software/forward.wgsl.
+// capped, alibi, sinks: as in attention/software/forward.wgsl. ring: as in attention/cache.wgsl.
 // A workgroup serves one head of one sequence. Its invocations take the keys in turns, each with its own online
 // softmax; at the end their sums are rescaled to the common maximum and added (lib/reduce). The first invocation starts
 // with the new token.
@@ -14,7 +14,7 @@
 // of an invocation without keys is so far below any score that its empty sums count nothing.
 // Sources: Dao, "FlashAttention-2", 2023, algorithm 1; Pope et al., "Efficiently Scaling Transformer Inference", 2022.
 
-import package::attention::cache::{cache, params, place_of, qkv, rotated_group};
+import package::attention::cache::{cache, params, place_of, qkv, rotated_group, row_before};
 @if(prefetched) import package::attention::cache::Place;
 @if(sinks) import package::attention::sinks::sink_of;
 @if(alibi) import package::lib::attention::alibi_slope;
@@ -40,7 +40,7 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     let sequence = item / params.heads;
     let head = item % params.heads;
     let place = place_of(sequence, head);
-    let appended = place.position * params.cache_stride;
+    let appended = row_before(place, 0u);
     let appends = place.appends && first_of(lane) == 0u;
     var score = 0.0; // of the new token
     for (var c = 0u; c < D4; c++) {
@@ -69,14 +69,14 @@ fn decode(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation
     for (var base = 1u; base < seen; base += STEP) {
         @if(prefetched) {
             for (var next = base + STEP; next < base + 2u * STEP; next++) {
-                touched |= touch(place, (place.position - min(next, place.position)) * params.cache_stride);
+                touched |= touch(place, row_before(place, min(next, seen - 1u)));
             }
         }
         let i = base + first_of(lane);
         if (i >= seen) {
             continue;
         }
-        let row = (place.position - i) * params.cache_stride;
+        let row = row_before(place, i);
         score = 0.0;
         for (var c = 0u; c < D4; c++) {
             score = add_dot(score, q[c], load4(cache[place.keys + row + c]));

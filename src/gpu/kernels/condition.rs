@@ -110,6 +110,8 @@ conditions! {
     Relu = "relu",
     /// A residual is added to the result.
     Residual = "residual",
+    /// A cache holds the last tokens of a sequence in a ring.
+    Ring = "ring",
     /// Queries and keys are rotated by their positions.
     Rotated = "rotated",
     /// Cooperative matrices are loaded and stored by pointers to numbers, as Metal demands, instead of vectors.
