@@ -132,8 +132,7 @@ impl<'p> Tape<'_, 'p> {
         kind: Gelu,
         work: &WorkList,
     ) -> Var {
-        let value =
-            self.rec.tensor("y", x.tensor.rows, stacked_rows(weight) / work.experts, x.tensor.element);
+        let value = self.rec.tensor("y", x.tensor.rows, weight.rows() / work.experts, x.tensor.element);
         let activated = Some(Activated::Gelu(kind, value));
         let epilogue = Epilogue { bias: bias.map(Parameter::weight), activated, ..Epilogue::default() };
         let argument = self.grouped_product(x, weight, bias, work, epilogue, None);
@@ -150,7 +149,7 @@ impl<'p> Tape<'_, 'p> {
         epilogue: Epilogue,
         y: Option<Tensor>,
     ) -> Var {
-        let (work, cols) = (*work, stacked_rows(weight) / work.experts);
+        let (work, cols) = (*work, weight.rows() / work.experts);
         let y = y.unwrap_or_else(|| self.rec.tensor("y", x.tensor.rows, cols, x.tensor.element));
         grouped_matmul(self.rec, x.tensor, &weight.weight, &work, y, epilogue);
         let saved_x = self.save(x);
@@ -174,11 +173,6 @@ impl<'p> Tape<'_, 'p> {
 /// Whether grouped products have a kernel for the gradient of the argument, which they have not for SwiGLU.
 fn is_gelu(activation: Activation) -> bool {
     matches!(activation, Activation::Gelu(_))
-}
-
-/// Rows of a stack of experts' matrices.
-fn stacked_rows(weight: &Parameter) -> u32 {
-    weight.weight.iter().map(|part| part.rows).sum()
 }
 
 impl Tape<'_, '_> {

@@ -5,12 +5,15 @@
 //! product that the adapter adds to. The dropped input of A is not kept: its backward draws the mask again.
 //!
 //! The A matrices of all adapters of a matrix are one product of k · r columns, r rounded up to 4; each B adds its
-//! product to a range of the result, in place.
+//! product to a range of the result, in place. Those of experts are grouped products, of the rows of each expert with
+//! the factors of that expert.
 
 use super::{Parameter, Tape, Var};
 use crate::ops::add::add;
 use crate::ops::dropout::{self, Dropout};
+use crate::ops::grouped_matmul::{grouped_matmul, grouped_matmul_backward, grouped_matmul_backward_weight};
 use crate::ops::matmul::{Epilogue, Layout, matmul};
+use crate::ops::work_list::WorkList;
 use crate::record::{Recorder, Tensor};
 
 /// Columns of a product: the first, a multiple of 4, and their number.
@@ -78,6 +81,51 @@ impl<'p> Tape<'_, 'p> {
                 for [dy, dz, b] in blocks.of(dy, target.tensor, b.weight()) {
                     matmul(tape.rec, Layout::Nn, dy, b, dz, add_to(target.accumulate));
                 }
+            }
+            tape.give(y, dy); // last: others may add to dy from here on
+        })
+    }
+}
+
+impl<'p> Tape<'_, 'p> {
+    /// factor · x A_eᵀ of rows x (R, in), sorted by expert, and the stack A (E · r, in): (R, r). Rows of no expert are
+    /// undefined, and so are their gradients.
+    #[track_caller]
+    pub fn grouped_low_rank_down(&mut self, x: Var, a: &'p Parameter, work: &WorkList, factor: f32) -> Var {
+        let (work, rank) = (*work, a.rows() / work.experts);
+        let product = self.rec.tensor("product", x.tensor.rows, rank, x.tensor.element);
+        grouped_matmul(self.rec, x.tensor, &a.weight, &work, product, Epilogue::default());
+        let z = scaled(self.rec, product, factor);
+        let saved_x = self.save(x);
+        self.result(z, &[x], a.trains(), move |tape, dz| {
+            let dz = scaled(tape.rec, dz, factor);
+            if let Some(da) = &a.gradient {
+                let x = tape.saved(saved_x);
+                grouped_matmul_backward_weight(tape.rec, dz, x, &work, da);
+            }
+            if let Some(target) = tape.target(x) {
+                let into = Epilogue { accumulate: target.accumulate, ..Default::default() };
+                grouped_matmul_backward(tape.rec, dz, &a.weight, &work, target.tensor, into);
+            }
+        })
+    }
+
+    /// y (R, out) + z B_eᵀ of rows z (R, r), sorted by expert, and the stack B (E · out, r), in place: `y` must have no
+    /// other reader.
+    #[track_caller]
+    pub fn grouped_low_rank_up(&mut self, y: Var, z: Var, b: &'p Parameter, work: &WorkList) -> Var {
+        let work = *work;
+        let add = Epilogue { accumulate: true, ..Default::default() };
+        grouped_matmul(self.rec, z.tensor, &b.weight, &work, y.tensor, add);
+        let saved_z = self.save(z);
+        self.result(y.tensor, &[y, z], b.trains(), move |tape, dy| {
+            if let Some(db) = &b.gradient {
+                let z = tape.saved(saved_z);
+                grouped_matmul_backward_weight(tape.rec, dy, z, &work, db);
+            }
+            if let Some(target) = tape.target(z) {
+                let into = Epilogue { accumulate: target.accumulate, ..Default::default() };
+                grouped_matmul_backward(tape.rec, dy, &b.weight, &work, target.tensor, into);
             }
             tape.give(y, dy); // last: others may add to dy from here on
         })

@@ -44,6 +44,11 @@ impl Parameter {
         self.weight[0]
     }
 
+    /// Rows of all parts.
+    pub fn rows(&self) -> u32 {
+        self.weight.iter().map(|part| part.rows).sum()
+    }
+
     /// The gradient of a parameter in one part, if it trains.
     #[track_caller]
     pub fn gradient(&self) -> Option<Tensor> {

@@ -100,7 +100,11 @@ pub fn all_three(
     let y = case.output(rows, out, element);
     grouped_matmul(&mut case.rec, x.tensor, &stack_parts, &work, y, Epilogue::default());
     let allowed_y = case.allowed([element, weights], cols);
-    case.expect("y", y, want, allowed_y);
+    case.expect("y", y, want.clone(), allowed_y);
+    let more = case.input(rows, out, element);
+    let add = Epilogue { accumulate: true, ..Default::default() };
+    grouped_matmul(&mut case.rec, x.tensor, &stack_parts, &work, more.tensor, add);
+    case.expect("y added", more.tensor, sum(&want, &more.values), allowed_y);
 
     let dx = case.output(rows, cols, element);
     grouped_matmul_backward(&mut case.rec, dy.tensor, &stack_parts, &work, dx, Epilogue::default());

@@ -15,6 +15,7 @@ use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::ops::rope_scaling::RopeScaling;
 use gristmill::ops::swiglu::{Gate, gate_up_cols};
+use gristmill::ops::work_list::WorkList;
 use gristmill::tape::{Parameter, Tape, Var};
 
 const N: u32 = 10;
@@ -155,6 +156,53 @@ fn low_rank() {
                     dx = sum(&dx, &dx_i);
                     da.extend(da_i.into_iter().chain(vec![0.0; k])); // a row of padding
                     db.extend(db_i);
+                }
+                (dx, vec![dw, da, db])
+            },
+        );
+    });
+}
+
+/// Three experts, of which one has no rows, with rank 3 and 21 outputs each.
+#[test]
+fn grouped_low_rank() {
+    check("tape grouped low rank", |case| {
+        let (k, m, r, sizes) = (10u32, 21u32, 3u32, [N - 2, 0, 2]);
+        let x = case.input(N, k, F32);
+        let weights = [weight(case, 3 * m, k), weight(case, 3 * r, k), weight(case, 3 * m, r)];
+        let values = x.values.clone();
+        let [w, a, b] = [0, 1, 2].map(|i| weights[i].values.clone());
+        let starts = crate::grouped::starts(&sizes);
+        let offsets = case.integers(&starts);
+        let starts: Vec<usize> = starts.into_iter().map(|start| start as usize).collect();
+        mid_graph(
+            case,
+            &x,
+            m,
+            m + N + k,
+            |tape, x, w| {
+                let work = WorkList::new(tape.rec, offsets, N);
+                let y = tape.grouped_linear(x, &w[0].parameter, None, &work);
+                let z = tape.grouped_low_rank_down(x, &w[1].parameter, &work, 0.5);
+                tape.grouped_low_rank_up(y, z, &w[2].parameter, &work)
+            },
+            &weights,
+            |dy| {
+                let (k, m, r) = (k as usize, m as usize, r as usize);
+                let (mut dx, dw) =
+                    reference::grouped_matmul::grouped_matmul_backward(&values, &w, &starts, dy, m, k);
+                let (mut da, mut db) = (Vec::new(), Vec::new());
+                for (expert, range) in starts.windows(2).map(|range| range[0]..range[1]).enumerate() {
+                    let (a, b) = (&a[expert * r * k..][..r * k], &b[expert * m * r..][..m * r]);
+                    let (x, dy) =
+                        (&values[range.start * k..range.end * k], &dy[range.start * m..range.end * m]);
+                    let shape = [range.len(), m, k, r];
+                    let (through, of_a, of_b) =
+                        reference::low_rank::low_rank_backward(x, a, b, dy, 0.5, shape);
+                    let rows = &mut dx[range.start * k..range.end * k];
+                    rows.iter_mut().zip(through).for_each(|(dx, through)| *dx += through);
+                    da.extend(of_a);
+                    db.extend(of_b);
                 }
                 (dx, vec![dw, da, db])
             },

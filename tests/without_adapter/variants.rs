@@ -316,16 +316,10 @@ pub fn grouped_products(capabilities: Capabilities) -> Vec<Dispatch> {
         let [x, dx, dy] = [20, 20, 12].map(|cols| rec.tensor("x", rows, cols, element));
         let [stack, gradient] = [element, F32].map(|element| rec.tensor("stack", 12 * experts, 20, element));
         let work = WorkList::new(&mut rec, offsets, rows);
-        grouped_matmul(&mut rec, x, &[stack], &work, dy, Epilogue::default());
         for accumulate in [false, true] {
-            grouped_matmul_backward(
-                &mut rec,
-                dy,
-                &[stack],
-                &work,
-                dx,
-                Epilogue { accumulate, ..Default::default() },
-            );
+            let into = || Epilogue { accumulate, ..Default::default() };
+            grouped_matmul(&mut rec, x, &[stack], &work, dy, into());
+            grouped_matmul_backward(&mut rec, dy, &[stack], &work, dx, into());
         }
         grouped_matmul_backward_weight(&mut rec, dy, x, &work, &[gradient]);
         experts_of_gpt2(&mut rec, &work, element, [20, 12]);
