@@ -11,6 +11,7 @@ pub(crate) mod base;
 pub(crate) mod checkpoint;
 pub mod checkpoint_folder;
 mod expected_tensors;
+mod experts;
 pub mod export;
 pub(crate) mod hex;
 mod holdings;

@@ -402,6 +402,7 @@ mod tests {
             init: FactorInit::default(),
             base,
             modules: modules.into(),
+            parameters: Default::default(),
         };
         let model = ModelConfig { low_rank: Some(low_rank), compute, ..ModelConfig::llama(sizes) };
         let limits = Limits { binding_bytes: 32 << 10, buffer_bytes: 32 << 10 };

@@ -15,7 +15,7 @@ pub(crate) fn active_parameters(config: &ModelConfig) -> usize {
 
 /// Number of parameters of adapters.
 pub fn lora(config: &ModelConfig) -> usize {
-    Gpt::describe(config).iter().filter(|spec| spec.role == Role::Lora).map(Spec::count).sum()
+    Gpt::describe(config).iter().filter(|spec| spec.role.is_factor()).map(Spec::count).sum()
 }
 
 /// The size of a model.
@@ -79,7 +79,7 @@ fn extent_of(config: &ModelConfig, [dense, mixed, depth]: [usize; 3]) -> Extent 
 pub fn training_flops_per_token(config: &ModelConfig) -> f64 {
     let of_model = if config.low_rank.is_some() { 4.0 } else { 6.0 };
     let flops = |spec: &Spec| {
-        let each = if spec.role == Role::Lora { 6.0 } else { of_model };
+        let each = if spec.role.is_factor() { 6.0 } else { of_model };
         each * multiplied(config, spec) as f64
     };
     let matrices: f64 = Gpt::describe(config).iter().map(flops).sum();
@@ -135,9 +135,12 @@ pub(crate) fn flops_per_token_of_heads(config: &ModelConfig, width: usize, windo
 /// Elements of a parameter by which one token is multiplied in a layer.
 fn multiplied(config: &ModelConfig, spec: &Spec) -> usize {
     match spec.role {
-        Role::Matrix | Role::ExpertStack { .. } | Role::Router | Role::Convolution | Role::Lora => {
-            active(config, spec)
-        }
+        Role::Matrix
+        | Role::ExpertStack { .. }
+        | Role::Router
+        | Role::Convolution
+        | Role::Lora
+        | Role::ExpertLora { .. } => active(config, spec),
         Role::Embedding
         | Role::LayerEmbedding
         | Role::Positions
@@ -159,8 +162,9 @@ fn active(config: &ModelConfig, spec: &Spec) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{Family, LatentAttention, Sizes};
+    use crate::model::config::{FactorInit, Family, LatentAttention, LowRank, Sizes};
     use crate::model::parameters::tests::mixture_example;
+    use crate::model::select_modules;
 
     /// The reference shape of the benches: V 256, D 128, L 4, H 4, F 384, T 128.
     fn sizes() -> Sizes {
@@ -314,7 +318,24 @@ mod tests {
         let matrices = 3 * attention + 3 * 8 * 12 + 2 * used + 16 * 8 + 2 * 16 * 8;
         let scores = 3.0 * 4.0 * 8.0 * 2.5 * 3.0;
         assert_eq!(training_flops_per_token(&config), 6.0 * matrices as f64 + scores);
-        let tied = ModelConfig { tie_word_embeddings: true, ..config };
+        let tied = ModelConfig { tie_word_embeddings: true, ..config.clone() };
         assert_eq!(training_flops_per_token(&tied), 6.0 * matrices as f64 + scores);
+
+        // Factors of rank 3 of every expert, of which a token uses two; nothing else has a gradient.
+        let selected = select_modules(&config, &[], &["experts".to_string()], &[]).expect("experts");
+        let low_rank = LowRank {
+            rank: 3,
+            alpha: 3.0,
+            dropout: 0.0,
+            init: FactorInit::default(),
+            base: None,
+            modules: selected.modules,
+            parameters: selected.parameters,
+        };
+        let adapted = ModelConfig { low_rank: Some(low_rank), ..config };
+        let factors = 3 * (8 + 2 * 5 + 5 + 8);
+        assert_eq!(lora(&adapted), 2 * 3 * factors);
+        let of_factors = 6.0 * (2 * 2 * factors) as f64;
+        assert_eq!(training_flops_per_token(&adapted), 4.0 * matrices as f64 + scores + of_factors);
     }
 }

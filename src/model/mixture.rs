@@ -23,14 +23,17 @@
 //! (`Experts::forward_hot`). Evaluation has neither balance losses nor a tally, and experts have the capacities of
 //! training. Generation is always dropless, because a text must not depend on the others in its batch.
 //!
+//! Adapters of experts are grouped products over the same work list: x A_eᵀ of r columns, and z B_eᵀ, which is added to
+//! the product that it adapts.
+//!
 //! A slot without a token holds a row of zeros, and with biases its result is not zero; but nobody reads that result,
 //! and the gradient of the slot is zero, so it adds nothing to the gradients of the biases.
 
-use super::config::{Activation, BalanceLosses, Gate, MixtureConfig, ModelConfig, RouterConfig};
+use super::config::{Activation, BalanceLosses, Gate, LowRank, MixtureConfig, ModelConfig, RouterConfig};
 use super::context::{DropoutSite, ForwardContext, Training};
 use super::expert_state::ExpertState;
 use super::gpt::Normed;
-use super::parameters::{DenseBesideExperts, Experts, Mixture, Shared};
+use super::parameters::{DenseBesideExperts, ExpertLora, Experts, Mixture, Shared};
 use crate::ops::balance::Balance;
 use crate::ops::hot_experts::HotLast;
 use crate::ops::permute::{place, place_hot_last};
@@ -243,10 +246,16 @@ impl Experts<Parameter> {
         let kind = match ctx.config.activation {
             Activation::Gated(gate) => {
                 let inner = ctx.config.mixture.as_ref().map_or(0, |mixture| mixture.intermediate_size) as u32;
-                let x = tape.scope(name("w_gate_up"), |tape| tape.grouped_linear(x, w, b, work)); // (R, 2 F)
+                let x = tape.scope(name("w_gate_up"), |tape| {
+                    let y = tape.grouped_linear(x, w, b, work);
+                    adapted(tape, ctx, self.lora_gate_up.as_ref(), [x, y], work)
+                }); // (R, 2 F)
                 return tape.scope(name("mul"), |tape| tape.swiglu(x, inner, gate));
             }
-            Activation::Gelu(kind) => kind,
+            Activation::Gelu(kind) => {
+                assert!(self.lora_gate_up.is_none(), "experts without a gate have no adapters");
+                kind
+            }
             Activation::Xielu => panic!("experts have no xIELU"),
         };
         // One kernel makes an activation and its argument, unless only one of the two is kept.
@@ -271,8 +280,24 @@ impl Experts<Parameter> {
     ) -> Var {
         // If ranks share matrices, the first rank adds the bias to its term.
         let adds_bias = ctx.matrix_ranks.is_none_or(|ranks| ranks.place == 0);
-        tape.grouped_linear_part(x, &self.w_down, self.b_down.as_ref(), adds_bias, work, y)
+        let y = tape.grouped_linear_part(x, &self.w_down, self.b_down.as_ref(), adds_bias, work, y);
+        adapted(tape, ctx, self.lora_down.as_ref(), [x, y], work)
     }
+}
+
+/// y + scale · (x Aᵀ) Bᵀ with the factors of each row's expert, in place: y must have no other reader. Without adapters
+/// y.
+fn adapted<'p>(
+    tape: &mut Tape<'_, 'p>,
+    ctx: &ForwardContext<'_>,
+    lora: Option<&'p ExpertLora<Parameter>>,
+    [x, y]: [Var; 2],
+    work: &WorkList,
+) -> Var {
+    let Some(ExpertLora { a, b }) = lora else { return y };
+    let scale = ctx.config.low_rank.as_ref().map_or(1.0, LowRank::scale) as f32;
+    let z = tape.scope("lora_a", |tape| tape.grouped_low_rank_down(x, a, work, scale)); // (R, r)
+    tape.scope("lora_b", |tape| tape.grouped_low_rank_up(y, z, b, work))
 }
 
 /// The hot experts of a layer; this rank has copies of them.
@@ -385,5 +410,7 @@ fn widest(config: &ModelConfig, mixture: &MixtureConfig, rows: u32) -> [u64; 2] 
         Activation::Gated(_) => 2 * mixture.intermediate_size.next_multiple_of(4),
         Activation::Gelu(_) | Activation::Xielu => mixture.intermediate_size,
     };
-    [u64::from(rows), inner.max(config.hidden_size) as u64]
+    let adapted = config.low_rank.as_ref().filter(|low_rank| !low_rank.parameters.is_empty());
+    let rank = adapted.map_or(0, |low_rank| low_rank.rank);
+    [u64::from(rows), inner.max(config.hidden_size).max(rank) as u64]
 }

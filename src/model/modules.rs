@@ -6,11 +6,14 @@
 //! the same. MindFormers matches only the last component, PEFT the last component or the whole name.
 //!
 //! MindFormers does not descend into a group of layers that a pattern matches.
+//!
+//! The matrices of all experts of a layer are one parameter in `transformers` (`model.layers.0.mlp.experts.down_proj`),
+//! whatever files hold. Patterns of their own select these.
 
 use super::config::{FactorInit, LowRank, ModelConfig};
 use super::groups;
-use super::names::megatron_name;
-use super::parameters::{Gpt, Piece, Role, Spec, adapted_module, module_of};
+use super::names::{EXPERT_PARAMETERS, MixtureNames, Names, megatron_name};
+use super::parameters::{Gpt, Piece, Place, Role, Spec, adapted_module, module_of};
 use regex::bytes::Regex;
 use std::collections::BTreeSet;
 
@@ -19,21 +22,36 @@ use std::collections::BTreeSet;
 pub enum ModuleList {
     /// The maps that get adapters.
     Targets,
+    /// The matrices of all experts of a layer that get adapters.
+    Parameters,
     /// Maps that get none, although a target matches them.
     Excluded,
 }
 
-/// A linear map.
+/// A linear map, or those of all experts of a layer.
+#[derive(Clone)]
 struct Module {
     /// The map's name in files.
     name: String,
     /// All names of the map.
     names: Vec<String>,
-    /// Whether the map can have adapters: experts and routers cannot.
+    /// Whether the map can have adapters: experts by themselves and routers cannot.
     can_adapt: bool,
+    /// Whether it is of an expert.
+    is_of_expert: bool,
 }
 
-/// The modules of the model of `config` that `targets` match and `excluded` do not.
+/// What adapters adapt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Selected {
+    /// Linear maps.
+    pub modules: BTreeSet<String>,
+    /// Matrices of all experts of a layer.
+    pub parameters: BTreeSet<String>,
+}
+
+/// The modules of the model of `config` that `targets` match, and the parameters of experts that `parameters` match,
+/// without those that `excluded` match.
 ///
 /// # Errors
 /// A pattern that is not a regular expression or matches nothing; targets that match experts, routers, or only excluded
@@ -41,28 +59,51 @@ struct Module {
 pub(crate) fn select_modules(
     config: &ModelConfig,
     targets: &[String],
+    parameters: &[String],
     excluded: &[String],
-) -> Result<BTreeSet<String>, (ModuleList, String)> {
-    let modules = modules(config);
-    let taken = matches(&modules, targets).map_err(|message| (ModuleList::Targets, message))?;
-    let left_out = matches(&modules, excluded).map_err(|message| (ModuleList::Excluded, message))?;
-    let is_chosen = |index: &usize| taken[*index] && !left_out[*index];
-    let chosen: Vec<&Module> = (0..modules.len()).filter(is_chosen).map(|index| &modules[index]).collect();
-    if let Some(unfit) = chosen.iter().find(|module| !module.can_adapt) {
-        let message = format!(
-            "matches {}, but adapters of experts, routers, the up-projections of latent attention and what fuses multi-token \
-             prediction are not built; match fewer, or exclude it by `exclude_layers`",
-            unfit.name
-        );
+) -> Result<Selected, (ModuleList, String)> {
+    let (modules, stacks) = (modules(config), expert_stacks(config));
+    let in_list = |list: ModuleList| move |message: String| (list, message);
+    let taken = matches(&modules, targets, "linear layer").map_err(in_list(ModuleList::Targets))?;
+    let taken_stacks =
+        matches(&stacks, parameters, "matrices of all experts").map_err(in_list(ModuleList::Parameters))?;
+    let all: Vec<Module> = modules.into_iter().chain(stacks).collect();
+    let left_out = matches(&all, excluded, "linear layer").map_err(in_list(ModuleList::Excluded))?;
+    let chosen = |modules: &[Module], taken: &[bool], left_out: &[bool]| -> Vec<Module> {
+        let marked = modules.iter().zip(taken.iter().zip(left_out));
+        marked
+            .filter(|(_, (taken, left_out))| **taken && !**left_out)
+            .map(|(module, _)| module.clone())
+            .collect()
+    };
+    let (maps, stacks) = all.split_at(taken.len());
+    let (of_maps, of_stacks) = left_out.split_at(taken.len());
+    let modules = chosen(maps, &taken, of_maps);
+    let parameters = chosen(stacks, &taken_stacks, of_stacks);
+    if let Some(unfit) = modules.iter().find(|module| !module.can_adapt) {
+        let name = &unfit.name;
+        let message = match stacks.first().filter(|_| unfit.is_of_expert) {
+            Some(stack) => format!(
+                "matches {name}, and experts have adapters only all together: select them by `target_parameters`, such as {}, \
+                 and exclude them here by `exclude_layers`, or match fewer",
+                stack.name
+            ),
+            None => format!(
+                "matches {name}, but adapters of experts without a gate, of routers, of shared experts, of the up-projections of latent \
+                 attention and of what fuses multi-token prediction are not built; match fewer, or exclude it by \
+                 `exclude_layers`"
+            ),
+        };
         return Err((ModuleList::Targets, message));
     }
-    if chosen.is_empty() {
+    if modules.is_empty() && parameters.is_empty() {
         return Err((
             ModuleList::Excluded,
             "leaves nothing that the target modules match; exclude less".into(),
         ));
     }
-    Ok(chosen.into_iter().map(|module| module.name.clone()).collect())
+    let names = |modules: Vec<Module>| modules.into_iter().map(|module| module.name).collect();
+    Ok(Selected { modules: names(modules), parameters: names(parameters) })
 }
 
 /// The names in files of the linear maps that can have adapters, each kind once; for a mixture only those of attention.
@@ -79,6 +120,30 @@ pub(crate) fn adaptable_modules(config: &ModelConfig) -> BTreeSet<String> {
     modules(config).into_iter().filter(|module| module.can_adapt).map(|module| module.name).collect()
 }
 
+/// The matrices of all experts of a layer that can have adapters, by the names of their parameters in `transformers`.
+pub(crate) fn adaptable_parameters(config: &ModelConfig) -> BTreeSet<String> {
+    expert_stacks(config).into_iter().map(|stack| stack.name).collect()
+}
+
+/// The matrices of all experts of each layer, by the names of their parameters in `transformers`; none of a model of
+/// which no class there has the experts.
+fn expert_stacks(config: &ModelConfig) -> Vec<Module> {
+    if config.mixture.is_none() {
+        return Vec::new();
+    }
+    let Some(module) = MixtureNames::of(config).module else { return Vec::new() };
+    let specs = Gpt::describe(&ModelConfig { low_rank: None, ..config.clone() });
+    let stack = |spec: &Spec| {
+        let (Role::ExpertStack { .. }, Place::Layer(layer)) = (spec.role, spec.place) else { return None };
+        let parameter = EXPERT_PARAMETERS[usize::from(spec.path.ends_with("w_down"))];
+        let name = format!("{}.{layer}.{module}.{parameter}", Names::of_model(config).layers);
+        let megatron = megatron_name(&spec.path).map(|name| module_of(&name).to_string());
+        let names = [name.clone(), spec.path.clone()].into_iter().chain(megatron).collect();
+        Some(Module { name, names, can_adapt: true, is_of_expert: true })
+    };
+    specs.iter().filter_map(stack).collect()
+}
+
 /// The linear maps of the model of `config`. Those that can have adapters are the ones that get them when all are asked
 /// for.
 fn modules(config: &ModelConfig) -> Vec<Module> {
@@ -93,9 +158,10 @@ fn modules(config: &ModelConfig) -> Vec<Module> {
         init: FactorInit::default(),
         base: None,
         modules: all,
+        parameters: BTreeSet::new(),
     });
     let adapted = Gpt::describe(&ModelConfig { low_rank, ..config.clone() });
-    let factors = adapted.iter().filter(|spec| spec.role == Role::Lora).flat_map(|spec| &spec.pieces);
+    let factors = adapted.iter().filter(|spec| spec.role.is_factor()).flat_map(|spec| &spec.pieces);
     let can_adapt: BTreeSet<&str> = factors.filter_map(|piece| adapted_module(&piece.name)).collect();
     pieces().filter_map(|(spec, i, piece)| module(spec, i, piece, &can_adapt)).collect()
 }
@@ -109,7 +175,8 @@ fn module(spec: &Spec, index: usize, piece: &Piece, can_adapt: &BTreeSet<&str>) 
     let (place, own) = spec.path.rsplit_once('.').unwrap_or(("", &spec.path));
     let theirs = originals_names(place, own, index).map(|leaf| format!("{place}.{leaf}"));
     let names = [name.clone()].into_iter().chain(megatron).chain(theirs).collect();
-    Some(Module { name, names, can_adapt })
+    let is_of_expert = spec.role.stacked_experts().is_some();
+    Some(Module { name, names, can_adapt, is_of_expert })
 }
 
 /// The names in MindFormers' models of piece number `index` of the parameter `own` in `place`: on its own, or as a part
@@ -126,8 +193,8 @@ fn originals_names(place: &str, own: &str, index: usize) -> impl Iterator<Item =
     each.copied().unwrap_or_default().split_whitespace().chain(whole.split_whitespace())
 }
 
-/// For each module, whether one of `patterns` matches it.
-fn matches(modules: &[Module], patterns: &[String]) -> Result<Vec<bool>, String> {
+/// For each module, whether one of `patterns` matches it. Errors call the modules `what`.
+fn matches(modules: &[Module], patterns: &[String], what: &str) -> Result<Vec<bool>, String> {
     let mut taken = vec![false; modules.len()];
     for pattern in patterns {
         groups::compile(pattern)?;
@@ -136,12 +203,11 @@ fn matches(modules: &[Module], patterns: &[String]) -> Result<Vec<bool>, String>
             |module: &Module| module.names.iter().any(|name| Regex::is_match(&regex, name.as_bytes()));
         let hits: Vec<bool> = modules.iter().map(is_match).collect();
         if !hits.contains(&true) {
-            let message = format!(
-                "`{}` matches no linear layer; there are {}",
-                pattern.escape_debug(),
-                there_are(modules)
-            );
-            return Err(message);
+            let there_are = match there_are(modules) {
+                kinds if kinds.is_empty() => "this model has none that can have adapters".to_string(),
+                kinds => format!("there are {kinds}"),
+            };
+            return Err(format!("`{}` matches no {what}; {there_are}", pattern.escape_debug()));
         }
         taken.iter_mut().zip(hits).for_each(|(taken, hit)| *taken |= hit);
     }
@@ -192,8 +258,8 @@ mod tests {
 
     /// The modules selected in layer 0, without the name of the layer.
     fn first_layer(config: &ModelConfig, targets: &[&str], excluded: &[&str]) -> Vec<String> {
-        let modules =
-            select_modules(config, &list(targets), &list(excluded)).unwrap_or_else(|(_, e)| panic!("{e}"));
+        let selected = select_modules(config, &list(targets), &[], &list(excluded));
+        let modules = selected.unwrap_or_else(|(_, e)| panic!("{e}")).modules;
         let names = modules.iter().filter_map(|name| name.split_once(".0."));
         names.map(|(_, name)| name.to_string()).collect()
     }
@@ -223,7 +289,8 @@ mod tests {
     #[test]
     fn layers_are_excluded_by_any_part_of_a_name() {
         let llama = ModelConfig::llama(sizes());
-        let all = |excluded: &[&str]| select_modules(&llama, &list(&[".*"]), &list(excluded)).unwrap();
+        let all =
+            |excluded: &[&str]| select_modules(&llama, &list(&[".*"]), &[], &list(excluded)).unwrap().modules;
         assert_eq!(all(&[]).len(), 14);
         assert_eq!(all(&["feed_forward"]).len(), 8);
         assert!(all(&["0"]).iter().all(|name| name.starts_with("model.layers.1.")));
@@ -234,7 +301,7 @@ mod tests {
     fn misfits_say_what_there_is() {
         let llama = ModelConfig::llama(sizes());
         let line = |targets: &[&str], excluded: &[&str]| {
-            select_modules(&llama, &list(targets), &list(excluded)).unwrap_err()
+            select_modules(&llama, &list(targets), &[], &list(excluded)).unwrap_err()
         };
         let (list_of, message) = line(&[".*wx"], &[]);
         assert_eq!(list_of, ModuleList::Targets);
@@ -246,12 +313,43 @@ mod tests {
         assert_eq!(line(&["wq"], &["attention"]).0, ModuleList::Excluded);
         assert_eq!(line(&["wq"], &["foo"]).0, ModuleList::Excluded);
         let mixture = mixture_example();
-        for (targets, named) in
-            [("w1", "experts.0.gate_proj"), ("router", "mlp.gate"), ("shared_expert.down", "down_proj")]
-        {
-            let (_, message) = select_modules(&mixture, &list(&[targets]), &list(&["layers.0"])).unwrap_err();
-            assert!(message.contains(named) && message.contains("are not built"), "{message}");
+        for (targets, named, why) in [
+            (
+                "w1",
+                "experts.0.gate_proj",
+                "select them by `target_parameters`, such as model.layers.1.mlp.experts",
+            ),
+            ("router", "mlp.gate", "are not built"),
+            ("shared_expert.down", "down_proj", "are not built"),
+        ] {
+            let selected = select_modules(&mixture, &list(&[targets]), &[], &list(&["layers.0"]));
+            let (_, message) = selected.unwrap_err();
+            assert!(message.contains(named) && message.contains(why), "{message}");
         }
         assert_eq!(first_layer(&mixture, &["w1"], &["1", "2", "multi_token"]), ["mlp.gate_proj"]);
+        let of_llama = select_modules(&llama, &[], &list(&["gate_up_proj"]), &[]).unwrap_err();
+        assert_eq!(of_llama.0, ModuleList::Parameters);
+        assert!(of_llama.1.ends_with("this model has none that can have adapters"), "{}", of_llama.1);
+        let (_, message) = select_modules(&mixture, &[], &list(&["w1"]), &[]).unwrap_err();
+        assert!(message.contains("there are gate_up_proj (w_gate_up, weight1); down_proj"), "{message}");
+    }
+
+    /// Those of the second layer and of the block that predicts further; the first layer is dense.
+    #[test]
+    fn matrices_of_all_experts_go_by_three_names() {
+        let mixture = mixture_example();
+        let of = |parameters: &[&str], excluded: &[&str]| {
+            let selected = select_modules(&mixture, &[], &list(parameters), &list(excluded)).unwrap();
+            assert!(selected.modules.is_empty());
+            selected.parameters.into_iter().collect::<Vec<_>>()
+        };
+        let down = ["1", "2"].map(|layer| format!("model.layers.{layer}.mlp.experts.down_proj"));
+        for pattern in
+            ["mlp.experts.down_proj", "feed_forward.experts.w_down", "experts.weight2", "down_proj"]
+        {
+            assert_eq!(of(&[pattern], &[]), down, "{pattern}");
+        }
+        assert_eq!(of(&[".*"], &[]).len(), 4);
+        assert_eq!(of(&[".*"], &["gate_up_proj", "multi_token"]), down[..1]);
     }
 }

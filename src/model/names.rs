@@ -108,6 +108,9 @@ pub(super) struct MixtureNames {
     pub projections: Projections,
     /// How files hold the experts.
     pub files: ExpertFiles,
+    /// The module of all experts in `transformers`, whose parameters are [`EXPERT_PARAMETERS`], whatever files call
+    /// them; `None`: no class has such experts.
+    pub module: Option<&'static str>,
     /// The shared expert.
     pub shared: &'static str,
     /// The shared expert if it is gated, as in Qwen2.
@@ -126,6 +129,9 @@ pub(super) enum ExpertFiles {
     /// All of a projection as one tensor (E, in, out), gate and up in turns, whose name does not end with `.weight`.
     Turned,
 }
+
+/// The parameters of the module of all experts in `transformers`: gate and up, and down. PEFT wraps them in this order.
+pub(crate) const EXPERT_PARAMETERS: [&str; 2] = ["gate_up_proj", "down_proj"];
 
 /// The names of the projections of a feed-forward network.
 pub(super) struct Projections {
@@ -162,6 +168,7 @@ const MIXTURE: MixtureNames = MixtureNames {
     experts: "mlp.experts",
     projections: GATED,
     files: ExpertFiles::Each,
+    module: Some("mlp.experts"),
     shared: "mlp.shared_experts",
     gated_shared: "mlp.shared_expert",
     shared_projections: GATED,
@@ -180,6 +187,7 @@ const LFM2_MIXTURE: MixtureNames = MixtureNames {
     selection: "feed_forward.expert_bias",
     experts: "feed_forward.experts",
     projections: MIXTRAL.projections,
+    module: Some("feed_forward.experts"),
     ..MIXTURE
 };
 
@@ -198,12 +206,16 @@ const GEMMA4_MIXTURE: MixtureNames = MixtureNames {
     experts: "experts",
     projections: Projections { gate_up: &["gate_up_proj"], down: "down_proj" },
     files: ExpertFiles::Stacked { has_kind: false },
+    module: Some("experts"),
     ..MIXTURE
 };
 
 /// No published Llama without gates has experts.
-const UNGATED_MIXTURE: MixtureNames =
-    MixtureNames { projections: Projections { gate_up: &["up_proj"], down: "down_proj" }, ..MIXTURE };
+const UNGATED_MIXTURE: MixtureNames = MixtureNames {
+    projections: Projections { gate_up: &["up_proj"], down: "down_proj" },
+    module: None,
+    ..MIXTURE
+};
 
 const HUNYUAN_MIXTURE: MixtureNames =
     MixtureNames { router: "mlp.gate.wg", shared: "mlp.shared_mlp", ..MIXTURE };
@@ -213,6 +225,7 @@ const GRANITE_MOE: MixtureNames = MixtureNames {
     experts: "block_sparse_moe",
     projections: FUSED,
     files: ExpertFiles::Stacked { has_kind: true },
+    module: Some("block_sparse_moe.experts"),
     shared: "shared_mlp",
     shared_projections: FUSED,
     ..MIXTURE
@@ -222,11 +235,11 @@ const GRANITE_MOE: MixtureNames = MixtureNames {
 const FUSED: Projections = Projections { gate_up: &["input_linear"], down: "output_linear" };
 
 const GPT2_MIXTURE: MixtureNames =
-    MixtureNames { projections: Projections { gate_up: &["c_fc"], down: "c_proj" }, ..MIXTURE };
+    MixtureNames { projections: Projections { gate_up: &["c_fc"], down: "c_proj" }, ..UNGATED_MIXTURE };
 
 const BLOOM_MIXTURE: MixtureNames = MixtureNames {
     projections: Projections { gate_up: &["dense_h_to_4h"], down: "dense_4h_to_h" },
-    ..MIXTURE
+    ..UNGATED_MIXTURE
 };
 
 /// The projections of Llama's feed-forward network, and of most shared experts.

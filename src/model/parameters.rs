@@ -26,12 +26,14 @@ pub use feed_forward::{
 };
 pub use latent::{Latent, LatentQueries};
 pub use linear::LinearMixer;
-pub use lora::{ColumnRange, Lora, module_of};
-pub(crate) use lora::{PEFT_PREFIX, adapted_module};
+pub(crate) use lora::{BASE_LAYER, PEFT_PREFIX, adapted_module};
+pub use lora::{ColumnRange, ExpertLora, Lora, module_of};
 pub use multi_token::MultiTokenBlock;
 pub use per_layer::{LayerInput, PerLayer};
 pub use share::{Applies, Repeated, Section, Share, Split, Strip};
-pub use spec::{HeadOrder, Init, Piece, Place, ReorderedHeads, Role, RowGroups, Spec, Stack, UpdateRule};
+pub use spec::{
+    FactorStack, HeadOrder, Init, Piece, Place, ReorderedHeads, Role, RowGroups, Spec, Stack, UpdateRule,
+};
 
 use super::config::{Mixer, ModelConfig, NormPlacement, QkNorm, Values};
 use super::names::{LAYER_SCALAR, PROJECT_IN, PROJECT_OUT};

@@ -182,6 +182,12 @@ fn check_launches(
     capabilities: &Capabilities,
     smaller: &str,
 ) -> Result<()> {
+    let rank = model.low_rank.as_ref().filter(|of| !of.parameters.is_empty()).map_or(0, |of| of.rank);
+    if rank > MAX_COLUMNS as usize {
+        let what =
+            format!("adapters of experts have a rank of {rank}, and the kernels take {MAX_COLUMNS} at most");
+        return Err(Error::too_large(what, "lower lora_rank of pet_config"));
+    }
     if columns > u64::from(MAX_COLUMNS) {
         let what = format!(
             "experts have {columns} columns in gate and up projection, the kernels take {MAX_COLUMNS} at most"

@@ -149,6 +149,7 @@ mod tests {
             init,
             base: Some(Element::Nf4),
             modules: Default::default(),
+            parameters: Default::default(),
         }
     }
 

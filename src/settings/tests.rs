@@ -79,6 +79,11 @@ const BASES: [&[&str]; 45] = [
     &["--train_dataset={data_loader: {type: SFTDataLoader, dataset_files: a.json}}"],
     &["--moe_config={expert_num: 8, num_experts_chosen: 2}"],
     &[
+        "--moe_config={expert_num: 8, num_experts_chosen: 2}",
+        "--load_checkpoint=./model",
+        "--model.model_config.pet_config={pet_type: lora, lora_dropout: 0, target_modules: .*wq}",
+    ],
+    &[
         "--moe_config={expert_num: 8, num_experts_chosen: 2, use_gmm: True, moe_intermediate_size: 8}",
         "--model.model_config.norm_placement=both",
     ],

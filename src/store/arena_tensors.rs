@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::config::LowRank;
 use crate::model::init::initial_row;
-use crate::model::parameters::{Piece, Role, Spec, Stack, Strip};
+use crate::model::parameters::{Piece, Spec, Stack, Strip};
 use crate::record::Tensor;
 use safetensors::Dtype;
 use std::ops::Range;
@@ -70,7 +70,7 @@ impl<'a> ArenaTensor<'a> {
 
     /// Whether the tensor is a factor of an adapter.
     pub fn is_adapter(&self) -> bool {
-        self.spec.role == Role::Lora
+        self.spec.role.is_factor()
     }
 
     /// This tensor under its name in the file of the adapters `low_rank`.
@@ -279,7 +279,7 @@ impl<'a> Homes<'a> {
             let in_base =
                 || self.computed.map_or(name.as_str(), |computed| computed.in_base(&name)).to_string();
             match spec.role {
-                Role::Lora => self.adapters.map(|file| home((file, name))),
+                role if role.is_factor() => self.adapters.map(|file| home((file, name))),
                 _ => kept().or_else(|| Some((self.model?, in_base()))).map(home),
             }
         };

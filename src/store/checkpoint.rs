@@ -39,6 +39,7 @@ use super::trainer_state::TrainerState;
 use super::weight_faults::OTHER_MODEL;
 use super::weight_files::{STEM, WeightFiles, name_of};
 use super::weight_index::files_of;
+use super::wrapped;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::hugging_face::export::hugging_face_config;
@@ -282,7 +283,8 @@ pub(crate) fn load_weights(
 /// Checks that an adapter can go on training, with all tensors that it has beside its factors.
 fn check_trained(weights: WeightTensors<'_>, adapter: &Adapter, low_rank: &LowRank) -> Result<()> {
     if let Some(config) = &adapter.config {
-        config.check(&adapter.weights, &adapter.modules().collect::<Vec<_>>(), low_rank)?;
+        config.check(&adapter.weights, &adapter.keys().collect::<Vec<_>>(), low_rank)?;
+        check_experts(adapter, low_rank)?;
     }
     let biases =
         router_tensors::biases(weights.experts.filter(|experts| experts.bias_update_rate().is_some()));
@@ -296,6 +298,19 @@ fn check_trained(weights: WeightTensors<'_>, adapter: &Adapter, low_rank: &LowRa
             ),
         )),
     }
+}
+
+/// Checks that an adapter and a run adapt the same parameters of experts: their tensors may have the same names where
+/// one adapts fewer of a layer.
+fn check_experts(adapter: &Adapter, low_rank: &LowRank) -> Result<()> {
+    let theirs: BTreeSet<String> = adapter.parameters().map(wrapped::alone).collect();
+    let differ = |one: &BTreeSet<String>, other: &BTreeSet<String>| one.difference(other).next().cloned();
+    let message = match (differ(&theirs, &low_rank.parameters), differ(&low_rank.parameters, &theirs)) {
+        (Some(more), _) => format!("adapts `{more}`, and this run does not"),
+        (_, Some(fewer)) => format!("does not adapt `{fewer}`, and this run does"),
+        (None, None) => return Ok(()),
+    };
+    Err(Error::file(&adapter.weights, format!("{message}; change target_parameters of pet_config")))
 }
 
 /// Does [`load_weights`] for the model at `path`, with the adapter in the file `beside`, if there is one.
@@ -427,6 +442,6 @@ fn check_places(weights: WeightTensors<'_>, adapter: &Adapter) -> Result<()> {
 
 /// The names of the whole model's tensors: those of its adapters if `of_adapters`, otherwise all others.
 fn names(weights: WeightTensors<'_>, of_adapters: bool) -> impl Iterator<Item = String> {
-    let specs = weights.whole.iter().filter(move |spec| (spec.role == Role::Lora) == of_adapters);
+    let specs = weights.whole.iter().filter(move |spec| spec.role.is_factor() == of_adapters);
     specs.flat_map(|spec| &spec.pieces).map(|piece| piece.name.clone())
 }

@@ -10,9 +10,10 @@
 
 use super::OUTPUT_DIR;
 use super::arena_tensors::dtype_of;
-use super::lora;
+use super::experts::ExpertTensors;
+use super::lora::{self, Adapter};
 use super::model_path::chosen;
-use super::peft_modules;
+use super::peft_modules::{self, parts};
 use super::rewrite::{RewriteOptions, create, rewrite};
 use super::stored_floats::Encoding;
 use super::tensor_file::{TensorFile, TensorInfo};
@@ -75,20 +76,28 @@ pub(crate) fn float_types(path: &Path) -> Option<String> {
 /// Writes an adapter for the model in `folder`, so that PEFT can open it on that model. Modules have their full names,
 /// which no other tower has.
 fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: &Path) -> Result<Exported> {
-    let factors = WeightFiles::open(adapter)?;
-    let (names, mut infos, mut modules) = (factors.names(), Vec::new(), BTreeSet::new());
+    let opened = Adapter::open(adapter)?;
+    let factors = &opened.files;
+    let (names, mut infos) = (factors.names(), Vec::new());
+    let (mut modules, mut parameters) = (BTreeSet::new(), BTreeSet::new());
     let rename = |module: &str| module_in(folder, module).map_err(|why| Error::file(adapter, why));
     for name in &names {
         let kept = peft_modules::parameter_of(name);
-        let module = adapted_module(name)
-            .unwrap_or_else(|| kept.as_ref().map_or(name, |kept| peft_modules::parts(kept).0));
+        let module = adapted_module(name).unwrap_or_else(|| kept.as_ref().map_or(name, |kept| parts(kept).0));
+        if let Some(parameter) = opened.parameter_of(module) {
+            let of_folder = experts_in(folder, parameter).map_err(|why| Error::file(adapter, why))?;
+            let wrapper = module.replacen(parts(parameter).0, parts(&of_folder).0, 1);
+            infos.push(TensorInfo { name: name.replace(module, &wrapper), ..factors.info(name)? });
+            parameters.insert(of_folder);
+            continue;
+        }
         let of_folder = rename(module)?;
         infos.push(TensorInfo { name: name.replace(module, &of_folder), ..factors.info(name)? });
         if kept.is_none() {
             modules.insert(of_folder);
         }
     }
-    let config = lora::config_for(adapter, like, &modules, rename)?;
+    let config = lora::config_for(adapter, like, [&modules, &parameters], rename)?;
     create(out)?;
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
     let file = out.join(lora::WEIGHTS);
@@ -96,6 +105,18 @@ fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: &Path)
     OUTPUT_DIR.write(&out.join(lora::CONFIG), &config)?;
     OUTPUT_DIR.sync_files(out)?;
     Ok(Exported { trained: names.len(), copied: 0 })
+}
+
+/// The name of our `parameter` of experts in the class of `folder`, or why it has none.
+fn experts_in(folder: &WeightFiles, parameter: &str) -> std::result::Result<String, String> {
+    match ExpertTensors::of(folder, parameter) {
+        None => Err(format!(
+            "adapts `{parameter}`, which {} does not have; {OTHER_MODEL}",
+            folder.path().display()
+        )),
+        Some(_) if !folder.towers().is_empty() => Ok(wrapped::module(parameter)),
+        Some(_) => Ok(parameter.to_string()),
+    }
 }
 
 /// The name of our `module` in the class of `folder`, or why it has no such module.

@@ -22,6 +22,7 @@ use crate::durable::read_json;
 use crate::error::{Error, Result};
 use crate::model::config::LowRank;
 use crate::model::last_part;
+use crate::model::names::EXPERT_PARAMETERS;
 use crate::model::parameters::{Role, Spec, module_of};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -83,6 +84,7 @@ pub(super) fn write_config(
         "lora_alpha": low_rank.alpha,
         "lora_dropout": low_rank.dropout,
         "target_modules": target_modules(low_rank, whole),
+        "target_parameters": target_parameters(low_rank, whole),
         "fan_in_fan_out": fan_in_fan_out(whole),
         "bias": "none",
         "init_lora_weights": true,
@@ -94,14 +96,14 @@ pub(super) fn write_config(
 }
 
 /// The `adapter_config.json` beside the adapter in `weights`, rewritten for the model in `folder`. There the adapted
-/// modules are called `modules`, and `rename` returns the name of a module that trained beside the adapter.
+/// modules are called `modules`, and parameters of experts `parameters`, and `rename` returns the name of a module that trained beside the adapter.
 ///
 /// # Errors
 /// The file is missing, or is not of low-rank adapters.
 pub(super) fn config_for(
     weights: &Path,
     folder: &Path,
-    modules: &BTreeSet<String>,
+    [modules, parameters]: [&BTreeSet<String>; 2],
     rename: impl Fn(&str) -> Result<String>,
 ) -> Result<Vec<u8>> {
     let path = weights.with_file_name(CONFIG);
@@ -111,6 +113,9 @@ pub(super) fn config_for(
     let mut config: Value = read_json(&path, KIND, REMEDY)?;
     config["base_model_name_or_path"] = folder.display().to_string().into();
     config["target_modules"] = json!(modules);
+    if !parameters.is_empty() {
+        config["target_parameters"] = json!(parameters);
+    }
     if let Some(saved) = config["modules_to_save"].as_array() {
         let saved = saved.iter().filter_map(Value::as_str).map(rename).collect::<Result<Vec<_>>>()?;
         config["modules_to_save"] = saved.into();
@@ -121,7 +126,7 @@ pub(super) fn config_for(
 /// The names by which PEFT finds the modules that have adapters: the last part of a name if it names no other module,
 /// otherwise the whole name.
 fn target_modules(low_rank: &LowRank, whole: &[Spec]) -> BTreeSet<String> {
-    let pieces = whole.iter().filter(|spec| spec.role != Role::Lora).flat_map(|spec| &spec.pieces);
+    let pieces = whole.iter().filter(|spec| !spec.role.is_factor()).flat_map(|spec| &spec.pieces);
     let others: BTreeSet<&str> = pieces
         .map(|piece| module_of(&piece.name))
         .filter(|name| !low_rank.modules.contains(*name))
@@ -131,6 +136,24 @@ fn target_modules(low_rank: &LowRank, whole: &[Spec]) -> BTreeSet<String> {
         if others.contains(last_part(name)) { name.clone() } else { last_part(name).to_string() }
     };
     low_rank.modules.iter().map(target).collect()
+}
+
+/// The names by which PEFT finds the parameters of experts that have adapters: their names in a layer where those of all
+/// layers have one, otherwise the whole names. `None` if there are none.
+fn target_parameters(low_rank: &LowRank, whole: &[Spec]) -> Option<BTreeSet<String>> {
+    let in_layer = |name: &str| -> String {
+        let parts = name.split('.').skip_while(|part| part.parse::<usize>().is_err());
+        parts.skip(1).collect::<Vec<_>>().join(".")
+    };
+    let is_stack = |spec: &&Spec| matches!(spec.role, Role::ExpertStack { .. });
+    let layers = whole.iter().filter(is_stack).count() / EXPERT_PARAMETERS.len();
+    let target = |name: &String| {
+        let own = in_layer(name);
+        let adapted = low_rank.parameters.iter().filter(|name| in_layer(name) == own).count();
+        if adapted == layers { own } else { name.clone() }
+    };
+    let targets: BTreeSet<String> = low_rank.parameters.iter().map(target).collect();
+    Some(targets).filter(|targets| !targets.is_empty())
 }
 
 fn fan_in_fan_out(whole: &[Spec]) -> bool {

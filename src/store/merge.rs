@@ -1,6 +1,7 @@
 //! Merging an adapter into the weights that it adapts: W + scale · B A, as an ordinary model.
 
 use super::base::{Base, holds_model};
+use super::experts::{ExpertFactors, ExpertTensors};
 use super::lora::{self, Adapter, Factors, factor_names};
 use super::model_path::{chosen, folder_of, resolve, run_of};
 use super::peft_modules;
@@ -10,9 +11,11 @@ use super::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use super::wrapped;
 use crate::error::{Error, Result, shell_word};
 use crate::model::parameters::adapted_module;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
+use std::rc::Rc;
 
 /// The module of the head.
 const HEAD_MODULE: &str = "lm_head";
@@ -45,7 +48,8 @@ pub fn merge(base: &Path, lora: &Path, out: &Path) -> Result<Merged> {
     }
     let files = WeightFiles::open(&base)?;
     let is_transposed = files.is_transposed().unwrap_or(config.fan_in_fan_out);
-    let merging = Merging { base: &files, adapter: &adapter, weights: &weights, is_transposed };
+    let kept = RefCell::default();
+    let merging = Merging { base: &files, adapter: &adapter, weights: &weights, is_transposed, kept };
     let adapted = merging.adapted()?;
     adapter.check_saved(files.names().iter().map(|name| wrapped::alone(name)))?;
     adapted.iter().try_for_each(|(name, changes)| merging.check(name, changes))?;
@@ -78,6 +82,8 @@ struct Merging<'a> {
     weights: &'a Path,
     /// Whether the matrices of layers are (in, out).
     is_transposed: bool,
+    /// The factors of experts that were read last, by their modules.
+    kept: RefCell<Vec<(String, Rc<ExpertFactors>)>>,
 }
 
 /// A change that an adapter makes to a tensor. Tensors that trained beside the factors come first in the order.
@@ -87,8 +93,19 @@ enum Change {
     Replaced { by: String, parameter: String },
     /// The product of the factors of a module is added.
     Adapted(String),
+    /// The products of the factors of a module are added to the matrices of experts.
+    OfExperts { module: String, part: ExpertPart },
     /// The bias of the second factor of a module is added.
     Biased(String),
+}
+
+/// What of the experts that a module adapts a tensor holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ExpertPart {
+    /// All matrices, (experts, out, in), or (experts, in, out).
+    All { is_turned: bool },
+    /// Matrix number `place` of the `count` of an expert, which a language model by itself calls `name`.
+    One { expert: usize, place: usize, count: usize, name: String },
 }
 
 impl Merging<'_> {
@@ -98,6 +115,15 @@ impl Merging<'_> {
         let mut adapted: BTreeMap<String, BTreeSet<Change>> = BTreeMap::new();
         for name in self.adapter.files.names() {
             if self.head().is_some() && !self.is_apart() && self.adapter.repeats_head(&name) {
+                continue;
+            }
+            if let Some(module) =
+                adapted_module(&name).filter(|module| self.adapter.parameter_of(module).is_some())
+            {
+                for (stored, part) in self.experts(module)? {
+                    let change = Change::OfExperts { module: module.to_string(), part };
+                    adapted.entry(stored).or_default().insert(change);
+                }
                 continue;
             }
             let (parameter, change) = match (adapted_module(&name), peft_modules::parameter_of(&name)) {
@@ -134,6 +160,97 @@ impl Merging<'_> {
             (false, _) => self.add_tied_head(&mut adapted),
         }
         Ok(adapted)
+    }
+
+    /// The tensors of the base that have the matrices of the experts that `module` adapts, and what they have of them.
+    fn experts(&self, module: &str) -> Result<Vec<(String, ExpertPart)>> {
+        let parameter = wrapped::alone(self.adapter.parameter_of(module).unwrap_or(module));
+        let missing = || lora::other_model(self.weights, &parameter, "the model does not have");
+        let stored = |name: &str| self.base.stored(name).map(str::to_string).ok_or_else(missing);
+        Ok(match ExpertTensors::of(self.base, &parameter).ok_or_else(missing)? {
+            ExpertTensors::Stacked { name, is_turned } => {
+                vec![(stored(&name)?, ExpertPart::All { is_turned })]
+            }
+            ExpertTensors::Each(experts) => {
+                let factors = self.expert_factors(module)?;
+                if experts.len() != factors.experts {
+                    let expected =
+                        format!("has {} experts in the model, and {} there", experts.len(), factors.experts);
+                    return Err(lora::other_model(self.weights, &parameter, &expected));
+                }
+                let of_expert = |(expert, names): (usize, Vec<String>)| {
+                    let count = names.len();
+                    names.into_iter().enumerate().map(move |(place, name)| (expert, place, count, name))
+                };
+                let all = experts.into_iter().enumerate().flat_map(of_expert);
+                let part = |(expert, place, count, name): (usize, usize, usize, String)| {
+                    Ok((stored(&name)?, ExpertPart::One { expert, place, count, name }))
+                };
+                all.map(part).collect::<Result<_>>()?
+            }
+        })
+    }
+
+    /// The factors of the experts that `module` adapts, which are read for many tensors one after the other.
+    fn expert_factors(&self, module: &str) -> Result<Rc<ExpertFactors>> {
+        let mut kept = self.kept.borrow_mut();
+        if let Some((_, factors)) = kept.iter().find(|(name, _)| name == module) {
+            return Ok(factors.clone());
+        }
+        let factors = Rc::new(self.adapter.expert_factors(module)?);
+        kept.truncate(1); // those of gate and up, and of down, of one layer
+        kept.insert(0, (module.to_string(), factors.clone()));
+        Ok(factors)
+    }
+
+    /// Checks that the tensor `name` has the `part` of the experts that `module` adapts, and adds the products of their
+    /// factors to its `values`, if there are some.
+    fn add_experts(
+        &self,
+        name: &str,
+        module: &str,
+        part: &ExpertPart,
+        values: Option<&mut [f32]>,
+    ) -> Result<()> {
+        let (shape, factors) = (self.base.info(name)?.shape, self.expert_factors(module)?);
+        let (experts, inputs, outputs) = (factors.experts, factors.inputs(), factors.outputs());
+        let fits = match part {
+            ExpertPart::All { is_turned: false } => shape == [experts, outputs, inputs],
+            ExpertPart::All { is_turned: true } => shape == [experts, inputs, outputs],
+            ExpertPart::One { count, name, .. } => {
+                let rows = self.base.rows(name, shape.first().copied().unwrap_or(0))?;
+                let rows: usize = rows.iter().map(Range::len).sum();
+                shape.len() == 2 && rows * count == outputs && shape[1] == inputs
+            }
+        };
+        if !fits {
+            let expected = format!(
+                "is {shape:?} in the model, and the factors are of {experts} experts of {outputs} x {inputs}"
+            );
+            return Err(lora::other_model(self.weights, name, &expected));
+        }
+        let Some(values) = values else { return Ok(()) };
+        match part {
+            ExpertPart::All { is_turned } => {
+                for (expert, values) in values.chunks_exact_mut(outputs * inputs).enumerate() {
+                    match is_turned {
+                        false => {
+                            factors.add(expert, 0..outputs, values, |output, input| output * inputs + input)
+                        }
+                        true => {
+                            factors.add(expert, 0..outputs, values, |output, input| input * outputs + output)
+                        }
+                    }
+                }
+            }
+            ExpertPart::One { expert, place, count, name } => {
+                let rows: Vec<usize> = self.base.rows(name, shape[0])?.into_iter().flatten().collect();
+                let first = place * (outputs / count);
+                let own = first..first + rows.len();
+                factors.add(*expert, own, values, |output, input| rows[output] * inputs + input);
+            }
+        }
+        Ok(())
     }
 
     /// Whether the model with the adapter has its own embedding or head, although the base may tie the two.
@@ -187,6 +304,7 @@ impl Merging<'_> {
         changes.iter().try_for_each(|change| match change {
             Change::Biased(module) => self.bias(name, module).map(drop),
             Change::Adapted(module) => self.outputs(name, module).map(drop),
+            Change::OfExperts { module, part } => self.add_experts(name, module, part, None),
             Change::Replaced { by, parameter } => self.replaced(name, by, parameter).map(drop),
         })
     }
@@ -253,6 +371,9 @@ impl Merging<'_> {
         for change in changes {
             match change {
                 Change::Adapted(module) => self.add_product(name, module, rows, &mut values)?,
+                Change::OfExperts { module, part } => {
+                    self.add_experts(name, module, part, Some(&mut values))?;
+                }
                 Change::Biased(module) => {
                     let (bias, rows) = self.bias(name, module)?;
                     rows.into_iter().flatten().zip(bias).for_each(|(place, bias)| values[place] += bias);

@@ -10,9 +10,9 @@ use super::run_folder::CONFIG;
 use super::wrapped;
 use crate::error::{Error, Result};
 use crate::hugging_face::download_of;
-use crate::model::adaptable_modules;
 use crate::model::config::ModelConfig;
 use crate::model::parameters::Gpt;
+use crate::model::{adaptable_modules, adaptable_parameters};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -113,6 +113,8 @@ pub(crate) struct StandaloneAdapter {
     alpha: f64,
     /// The modules that it adapts, as a language model by itself calls them.
     modules: BTreeSet<String>,
+    /// The parameters of experts that it adapts.
+    parameters: BTreeSet<String>,
     /// The modules whose second factor has a bias.
     biased: BTreeSet<String>,
     /// Whether it has its own embedding or head, even where the model ties the two.
@@ -129,14 +131,15 @@ impl StandaloneAdapter {
         let adapter = Adapter::open(&weights)?;
         adapter.config()?;
         // Where modules differ, the factors are loaded as if all had this rank and this scale.
-        let rank = adapter.modules().map(|module| adapter.rank_of(module)).max().unwrap_or(1);
-        let scales: Vec<f64> = adapter.modules().filter_map(|module| adapter.scale_of(module)).collect();
+        let rank = adapter.wrappers().map(|module| adapter.rank_of(module)).max().unwrap_or(1);
+        let scales: Vec<f64> = adapter.wrappers().filter_map(|module| adapter.scale_of(module)).collect();
         let is_same = scales.iter().all(|scale| *scale == scales[0] && *scale > 0.0);
         let scale = if is_same { scales.first().copied().unwrap_or(1.0) } else { 1.0 };
         Ok(Self {
             rank,
             alpha: scale * rank as f64,
             modules: adapter.modules().map(wrapped::alone).collect(),
+            parameters: adapter.parameters().map(wrapped::alone).collect(),
             biased: adapter.modules().filter(|module| adapter.has_bias(module)).map(wrapped::alone).collect(),
             is_apart: adapter.is_apart(),
             weights,
@@ -153,12 +156,14 @@ impl StandaloneAdapter {
     /// # Errors
     /// A module that is not, such as the head, or a fused projection of another class; an adapter of no module.
     pub fn check(&self, model: &ModelConfig) -> Result<()> {
-        if self.modules.is_empty() {
+        if self.modules.is_empty() && self.parameters.is_empty() {
             let message = "has no factors of low rank, only trained copies; merge both by `gristmill merge`";
             return Err(Error::file(&self.weights, message));
         }
-        let can_adapt = adaptable_modules(model);
-        match self.modules.iter().find(|module| !can_adapt.contains(*module)) {
+        let (can_adapt, of_experts) = (adaptable_modules(model), adaptable_parameters(model));
+        let without = self.modules.iter().filter(|module| !can_adapt.contains(*module));
+        let mut without = without.chain(self.parameters.iter().filter(|of| !of_experts.contains(*of)));
+        match without.next() {
             None => Ok(()),
             Some(module) => {
                 let message = format!(
@@ -201,10 +206,13 @@ impl StandaloneAdapter {
 
     /// The `pet_config` of a run with the adapter on its base.
     pub fn pet_config(&self) -> Value {
-        let modules = self.modules.iter().map(|name| format!("{}$", regex::escape(name)));
+        let patterns = |names: &BTreeSet<String>| -> Vec<String> {
+            names.iter().map(|name| format!("{}$", regex::escape(name))).collect()
+        };
         json!({
-            "pet_type": "lora", "lora_rank": self.rank, "lora_alpha": self.alpha, "random_base": true,
-            "target_modules": modules.collect::<Vec<_>>(), "exclude_layers": [], "freeze_include": [], "freeze_exclude": [],
+            "pet_type": "lora", "lora_rank": self.rank, "lora_alpha": self.alpha, "random_base": true, "lora_dropout": 0,
+            "target_modules": patterns(&self.modules), "target_parameters": patterns(&self.parameters),
+            "exclude_layers": [], "freeze_include": [], "freeze_exclude": [],
         })
     }
 }
@@ -273,10 +281,12 @@ mod tests {
             rank: 2,
             alpha: 4.0,
             modules,
+            parameters: ["layers.0.mlp.experts.down_proj".to_string()].into(),
             biased: none,
             is_apart: false,
         };
         let config = alone.pet_config();
         assert_eq!(config["target_modules"], json!(["layers\\.0\\.it's$", "layers\\.0\\.q\\+k$"]));
+        assert_eq!(config["target_parameters"], json!(["layers\\.0\\.mlp\\.experts\\.down_proj$"]));
     }
 }

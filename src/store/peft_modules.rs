@@ -10,11 +10,9 @@ use super::router_tensors::RouterTensor;
 use super::tensor_file::TensorInfo;
 use super::weight_files::{HEAD, WeightFiles};
 use crate::model::config::LowRank;
-use crate::model::parameters::{PEFT_PREFIX, Role, Spec, adapted_module};
+use crate::model::names::EXPERT_PARAMETERS;
+use crate::model::parameters::{BASE_LAYER, PEFT_PREFIX, Role, Spec, adapted_module};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-
-/// PEFT's name of the layer inside an adapted one.
-const BASE_LAYER: &str = ".base_layer.";
 
 /// The module and the last part of a tensor's name.
 pub(super) fn parts(name: &str) -> (&str, &str) {
@@ -24,27 +22,35 @@ pub(super) fn parts(name: &str) -> (&str, &str) {
 /// The name in the adapters' file of the tensor `name` of a model with these adapters.
 pub(super) fn name_of(low_rank: &LowRank, name: &str) -> String {
     match parts(name) {
-        (module, part) if low_rank.modules.contains(module) => inside(module, part),
-        _ => format!("{PEFT_PREFIX}{name}"),
+        (module, part) if low_rank.modules.contains(module) => inside(module, part, 1),
+        (module, part) => inside(module, part, adapted_parameters(low_rank, module)),
     }
 }
 
-fn inside(module: &str, part: &str) -> String {
-    format!("{PEFT_PREFIX}{module}{BASE_LAYER}{part}")
+/// The number of parameters of `module`, the experts of a layer, that are adapted, each by a wrapper of the module.
+fn adapted_parameters(low_rank: &LowRank, module: &str) -> usize {
+    let is_adapted = |of: &&&str| low_rank.parameters.contains(&format!("{module}.{of}"));
+    EXPERT_PARAMETERS.iter().filter(is_adapted).count()
+}
+
+/// The name of a tensor of `module` inside as many `wrappers`.
+fn inside(module: &str, part: &str, wrappers: usize) -> String {
+    format!("{PEFT_PREFIX}{module}{}.{part}", BASE_LAYER.repeat(wrappers))
 }
 
 /// The tensor of the model that is called `name` in a file of adapters; `None` if `name` is a factor.
 pub(super) fn parameter_of(name: &str) -> Option<String> {
     match adapted_module(name) {
         Some(_) => None,
-        None => Some(name.strip_prefix(PEFT_PREFIX)?.replace(BASE_LAYER, ".")),
+        None => Some(name.strip_prefix(PEFT_PREFIX)?.replace(BASE_LAYER, "")),
     }
 }
 
 /// The name in the adapter's file of the model's tensor `name`, if the file has it.
 pub(super) fn find(adapter: &WeightFiles, name: &str) -> Option<String> {
     let (module, part) = parts(name);
-    [format!("{PEFT_PREFIX}{name}"), inside(module, part)].into_iter().find(|name| adapter.holds(name))
+    let names = (0..=EXPERT_PARAMETERS.len()).map(|wrappers| inside(module, part, wrappers));
+    std::iter::once(format!("{PEFT_PREFIX}{name}")).chain(names).find(|name| adapter.holds(name))
 }
 
 /// The `state` of routers, under its names in the adapter's file.
@@ -64,7 +70,7 @@ pub(super) fn modules_to_save(
     biases: &[RouterTensor],
     are_saved: bool,
 ) -> BTreeSet<String> {
-    let of_model = || whole.iter().filter(|spec| spec.role != Role::Lora);
+    let of_model = || whole.iter().filter(|spec| !spec.role.is_factor());
     let is_tied = !of_model().flat_map(|spec| &spec.pieces).any(|piece| piece.name == HEAD);
     let mut modules: BTreeMap<&str, bool> = BTreeMap::new();
     for spec in of_model() {
@@ -76,8 +82,9 @@ pub(super) fn modules_to_save(
     for bias in biases {
         *modules.entry(parts(&bias.info.name).0).or_insert(true) &= are_saved;
     }
-    let whole =
-        modules.into_iter().filter(|(module, is_whole)| *is_whole && !low_rank.modules.contains(*module));
+    let is_adapted =
+        |module: &str| low_rank.modules.contains(module) || adapted_parameters(low_rank, module) > 0;
+    let whole = modules.into_iter().filter(|(module, is_whole)| *is_whole && !is_adapted(module));
     whole.map(|(module, _)| module.to_string()).collect()
 }
 

@@ -136,7 +136,7 @@ impl HotCopies {
         for LayerCopies { layer, capacities, stacks } in self.layers.iter().filter(trains) {
             rec.scope(format!("hot_copies.{layer}"), |rec| {
                 let last = HotLast::new(rec, *capacities, &self.two);
-                for stack in stacks.all() {
+                for stack in stacks.all().filter(|stack| stack.gradients.is_some()) {
                     let slots = stack.gradients.iter().flatten();
                     for home in self.homes(&layout.parameters[stack.parameter], layout, gradients, ownership)
                     {

@@ -1,5 +1,6 @@
 //! The shape of a model as the f64 reference takes it.
 
+use super::weights::reference_name;
 use gristmill::element::Element;
 use gristmill::model::config::{
     self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, LinearAttention, Llama3, LongRope,
@@ -153,6 +154,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             rank: low_rank.rank,
             scale: low_rank.scale(),
             modules: low_rank.modules.clone(),
+            parameters: low_rank.parameters.iter().map(|name| reference_name(name)).collect(),
         }),
         storage: match model.compute {
             Element::F16 => Storage::F16,

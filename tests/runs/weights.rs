@@ -49,6 +49,12 @@ pub fn tensors(trainer: &Trainer<'_>, arena: impl Fn(&Arenas) -> &Arena) -> Weig
 
 /// The values of a piece in the order of its file as the reference has them.
 pub fn tensors_of(spec: &Spec, piece: &Piece, values: Vec<f32>) -> Vec<(String, Vec<f64>)> {
+    if piece.factors.is_some_and(|factors| factors.is_interleaved) {
+        // Rows of gate and up in turns; the reference has those of gate first.
+        let rows: Vec<&[f32]> = values.chunks_exact(spec.piece_shape(piece)[1]).collect();
+        let of = |map: usize| rows.iter().skip(map).step_by(2).flat_map(|row| row.iter().copied());
+        return reference_tensors(&piece.name, of(0).chain(of(1)).collect());
+    }
     match (piece.stack, piece.stacked) {
         (Some(_), _) => unstacked(&piece.name, &values, &spec.piece_shape(piece)),
         (None, Some(experts)) if !piece.name.ends_with(".weight") => {

@@ -54,23 +54,18 @@ impl Fixture {
         let written: Value =
             serde_json::from_str(&fs::read_to_string("tests/data/adapters.json").unwrap()).unwrap();
         let home = tempfile::tempdir().unwrap();
-        for is_tied in [false, true] {
-            let folder = home.path().join(is_tied.to_string());
+        for (name, base) in written["bases"].as_object().unwrap() {
+            let folder = home.path().join(name);
             fs::create_dir(&folder).unwrap();
-            let mut config = written["sizes"].clone();
-            let class = json!({
-                "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "tie_word_embeddings": is_tied,
-            });
-            config.as_object_mut().unwrap().extend(class.as_object().unwrap().clone());
-            fs::write(folder.join("config.json"), config.to_string()).unwrap();
-            write(&folder.join("model.safetensors"), &written["bases"][is_tied.to_string()], false);
+            fs::write(folder.join("config.json"), base["config"].to_string()).unwrap();
+            write(&folder.join("model.safetensors"), &base["tensors"], false);
         }
         let gpu = block_on(Gpu::request(&GpuOptions::default())).expect("an adapter");
         Self { written, home, gpu }
     }
 
-    fn base(&self, is_tied: bool) -> std::path::PathBuf {
-        self.home.path().join(is_tied.to_string())
+    fn base(&self, name: &str) -> std::path::PathBuf {
+        self.home.path().join(name)
     }
 
     /// The folder of an adapter with these keys and tensors.
@@ -102,8 +97,8 @@ fn adapters_of_every_kind_compute_what_peft_does() {
     let fixture = Fixture::new();
     let cases = fixture.written["cases"].as_array().unwrap();
     for case in cases {
-        let (name, is_tied) = (case["name"].as_str().unwrap(), case["tied"].as_bool().unwrap());
-        let (base, folder) = (fixture.base(is_tied), fixture.adapter(name, &case["keys"], &case["tensors"]));
+        let (name, base) = (case["name"].as_str().unwrap(), case["base"].as_str().unwrap());
+        let (base, folder) = (fixture.base(base), fixture.adapter(name, &case["keys"], &case["tensors"]));
         let assert_near = |what: &str, found: f64, peft: &Value| {
             let peft = peft.as_f64().unwrap();
             assert!((found - peft).abs() < ALLOWED, "{name}, {what}: {found}, and {peft} in PEFT");
@@ -121,7 +116,7 @@ fn adapters_of_every_kind_compute_what_peft_does() {
         let run = OpenedModel::open(&out, &[]).unwrap_or_else(|e| panic!("{name}, merged: {e}"));
         assert_near("merged", fixture.loss(&run).unwrap_or_else(|e| panic!("{name}: {e}")), &case["merged"]);
     }
-    assert_eq!(cases.len(), 18);
+    assert_eq!(cases.len(), 22);
 }
 
 /// A tensor that nobody reads would be left out in silence.
@@ -164,9 +159,9 @@ fn every_tensor_of_an_adapter_has_a_reader_or_is_named() {
     .enumerate()
     {
         let folder = fixture.adapter(&number.to_string(), &json!({"r": 4, "lora_alpha": 8}), &tensors);
-        let used =
-            OpenedModel::open_adapted(&fixture.base(false), &folder, &[]).and_then(|run| fixture.loss(&run));
-        let merged = merge(&fixture.base(false), &folder, &fixture.home.path().join("never"));
+        let used = OpenedModel::open_adapted(&fixture.base("llama"), &folder, &[])
+            .and_then(|run| fixture.loss(&run));
+        let merged = merge(&fixture.base("llama"), &folder, &fixture.home.path().join("never"));
         for line in [used.map(drop).unwrap_err().to_string(), merged.map(drop).unwrap_err().to_string()] {
             assert!(line.contains(named) && line.lines().count() == 1, "{line}");
         }

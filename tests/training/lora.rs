@@ -4,8 +4,8 @@
 
 use crate::against_reference::follows_the_reference;
 use crate::runs::{
-    FolderRun, GREEDY, Setup, Weights, compared_steps, evaluated, metrics, new_trainer, newest_checkpoint,
-    read_tensors,
+    FolderRun, GREEDY, Setup, Weights, compared_steps, evaluated, in_turn, metrics, new_trainer,
+    newest_checkpoint, read_tensors,
 };
 use gristmill::element::Element;
 use gristmill::kernels::Capabilities;
@@ -22,6 +22,11 @@ const ALLOWED_OF_MERGED: f64 = 1e-6;
 
 fn adapters(keys: &str) -> String {
     format!("pet_config: {{pet_type: lora, random_base: True, lora_dropout: 0.0, {keys}}}")
+}
+
+/// Adapters of experts, which have no dropout.
+fn adapters_of_experts(keys: &str) -> String {
+    format!("pet_config: {{pet_type: lora, random_base: True, {keys}}}")
 }
 
 fn follows(setup: &Setup) {
@@ -46,6 +51,39 @@ fn adapters_follow_the_reference() {
     follows(&Setup::new("norms after", &format!("norm_placement: after, {of_outputs}")));
     follows(&Setup::of_layers("layers", &adapters("lora_rank: 4, target_modules: '.*wq|.*wk|.*wo'")));
     follows(&Setup::gpt2("gpt2", &adapters("lora_rank: 5, target_modules: c_attn|.*c_proj")));
+}
+
+/// Factors of each expert: of an odd width, beside adapters of attention, in a layer that is dense at first, of gate and
+/// up alone, and of gpt-oss, whose files hold all experts as one tensor.
+#[test]
+fn adapters_of_experts_follow_the_reference() {
+    let routing =
+        "expert_num: 4, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1, first_k_dense_replace: 1";
+    let both = adapters_of_experts(
+        "lora_rank: 3, lora_alpha: 12, target_modules: '.*wq', target_parameters: experts",
+    );
+    follows_the_reference(&Setup::experts("experts", routing, &both), 4);
+    let dropped = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 0.8";
+    let gate_up = adapters_of_experts("lora_rank: 4, target_parameters: 'experts.gate_up_proj'");
+    let portable = ["--context.tier=portable"];
+    follows_the_reference(&Setup::experts("gate and up", dropped, &gate_up).with(&portable), 4);
+    let down = adapters_of_experts(
+        "lora_rank: 1, target_parameters: ['experts.w_down', gate_up_proj], exclude_layers: ['1.*down']",
+    );
+    follows_the_reference(&Setup::gpt_oss("gpt-oss", &down), 4);
+}
+
+/// The other type, on the kernels of GPUs, with `GRISTMILL_LONG`.
+#[test]
+fn adapters_of_experts_train_in_16_bits() {
+    let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True";
+    for (compute, tier) in in_turn(0, &[("bfloat16", "software"), ("float16", "portable")]) {
+        let keys = adapters_of_experts("lora_rank: 4, target_parameters: experts");
+        let model = format!("compute_dtype: {compute}, {keys}");
+        let tier = format!("--context.tier={tier}");
+        let trained = Setup::experts("half", routing, &model).with(&[&tier]).train(10);
+        assert!(trained.states[9].loss < trained.states[0].loss - 0.01, "{compute}: the loss does not fall");
+    }
 }
 
 /// The kernels that a GPU runs.
@@ -122,9 +160,19 @@ fn only_adapters_have_gradients_and_moments() {
 
 #[test]
 fn a_run_with_adapters_resumes_exactly_and_stores_its_model_once() {
-    let keys = adapters("target_modules: '.*wq|.*w1|.*w2'").replace("lora_dropout: 0.0", "lora_dropout: 0.2");
-    for compute in ["float32", "bfloat16"] {
-        let new = || evaluated(Setup::new("resumed", &format!("compute_dtype: {compute}, {keys}")), 3, &[]);
+    let dense =
+        adapters("target_modules: '.*wq|.*w1|.*w2'").replace("lora_dropout: 0.0", "lora_dropout: 0.2");
+    let of_experts = adapters_of_experts("target_modules: '.*wq', target_parameters: experts");
+    for (compute, keys) in [("float32", dense), ("bfloat16", of_experts)] {
+        let new = || {
+            let model = format!("compute_dtype: {compute}, {keys}");
+            let routing = "expert_num: 4, num_experts_chosen: 2, use_gmm: True";
+            let setup = match compute {
+                "float32" => Setup::new("resumed", &model),
+                _ => Setup::experts("resumed", routing, &model),
+            };
+            evaluated(setup, 3, &[])
+        };
         let want = new().train(10).left();
         let run = new();
         run.train(5).train(10).left().assert_equals("5 and 5 with adapters", &want);
@@ -180,14 +228,23 @@ fn evaluation(setup: &Setup, load: &[&Path]) -> f64 {
 fn merged_weights_evaluate_as_the_adapters_do() {
     let llama = "n_kv_heads: 2, rotary_interleaved: True";
     let keys = adapters("lora_rank: 4, target_modules: '.*'");
+    let mixture: fn(&'static str, &str) -> Setup = |name, model| {
+        let routing = "expert_num: 3, num_experts_chosen: 2, use_gmm: True";
+        let targets = "target_modules: '.*self_attn.*', target_parameters: experts";
+        Setup::experts(name, routing, &model.replace("target_modules: '.*'", targets))
+    };
     let [of_llama, of_gpt2]: [fn(&'static str, &str) -> Setup; 2] = [Setup::new, Setup::gpt2];
-    let cases = [("llama", of_llama, llama), ("gpt2", of_gpt2, "max_position_embeddings: 24")];
-    for (name, make, model) in cases {
+    let cases = [
+        ("llama", of_llama, llama, 14),
+        ("gpt2", of_gpt2, "max_position_embeddings: 24", 8),
+        ("mixture", mixture, "n_kv_heads: 2", 2 * (4 + 3 * 3)),
+    ];
+    for (name, make, model, adapted) in cases {
         let run = trained(name, make(name, &format!("{model}, {keys}")));
         let (_, checkpoint) = newest_checkpoint(&run.folder()).expect("a checkpoint");
         let merged = run.home.path().join("merged");
         let done = merge(&checkpoint, &checkpoint, &merged).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(done.adapted, if name == "llama" { 14 } else { 8 });
+        assert_eq!(done.adapted, adapted);
         let plain = make(name, model);
         let with_adapters = evaluation(&run.setup, &[&checkpoint]);
         let (base, merged_loss) = (evaluation(&plain, &[&checkpoint]), evaluation(&plain, &[&merged]));

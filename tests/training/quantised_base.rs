@@ -94,10 +94,12 @@ fn gated_convolutions_may_be_quantised() {
     }
 }
 
-/// The other type on the kernels of GPUs; the first with `GRISTMILL_LONG`.
+/// The other type on the kernels of GPUs; the first with `GRISTMILL_LONG`. Experts have adapters, too.
 #[test]
 fn experts_may_be_quantised() {
-    let make = |keys: &str| Setup::experts("experts", MIXTURE, &adapters(keys));
+    let make = |keys: &str| {
+        Setup::experts("experts", MIXTURE, &adapters(&format!("target_parameters: experts, {keys}")))
+    };
     for (element, tier) in in_turn(1, &[(Nf4, SOFTWARE), (Int8, PORTABLE)]) {
         follows_dequantised(&make, *element, tier);
     }

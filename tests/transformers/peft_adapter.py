@@ -13,6 +13,9 @@ For each it compares:
   - the last evaluation's loss in metrics.jsonl with PEFT's on the same windows: at most 1e-5 apart;
   - 40 greedy tokens of `gristmill generate` with those of PEFT's model: equal;
   - both with what `transformers` computes from the result of `gristmill merge`.
+The mixtures of EXPERTS have adapters of experts, which PEFT calls `target_parameters`: PEFT writes one, from which both train for STEPS_BESIDE
+steps of AdamW on the same tokens. Each loss, the first of which is that of the adapter as PEFT wrote it, must be PEFT's in float64, at most
+1e-5 of it apart, and so must those of our adapter in PEFT and of what `gristmill merge` makes of it in transformers.
 At last PEFT writes an adapter of a Qwen2 with modules that it saves whole, and `gristmill generate --adapter`, and `generate` of
 what `merge` makes of it, must write what PEFT does.
 """
@@ -29,7 +32,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 ALLOWED = 1e-5
-LENGTH, TOKENS, STEPS = 24, 20, 30
+LENGTH, TOKENS, STEPS, STEPS_BESIDE = 24, 20, 30, 8
 TEXT = pathlib.Path(__file__).parents[1] / "data" / "mill.txt"
 PROMPT = "fn "
 
@@ -155,6 +158,20 @@ FOLDERS = {
     # The embedding is the head too.
     "tied": ("gpt2", {}, "lora_rank: 4, target_modules: c_attn, freeze_exclude: ['*wte*', '*c_attn.bias']"),
 }
+# The model_type of a mixture, its keys, the linear layers and the parameters that are adapted, and further keys of LoraConfig. Some
+# adapt one parameter alone, or in some layers alone.
+BOTH = ["experts.gate_up_proj", "experts.down_proj"]
+EXPERTS = {
+    "qwen3_moe_experts": ("qwen3_moe", {"router_aux_loss_coef": 0.0, **shapes.ROPE}, ["q_proj"], BOTH, {}),
+    "gpt_oss_experts": ("gpt_oss", {"sliding_window": 7, **shapes.ROPE}, ["v_proj"], BOTH, {}),
+    "mixtral_experts": ("mixtral", {"router_aux_loss_coef": 0.0, **shapes.ROPE}, [], ["experts.gate_up_proj"], {"use_rslora": True}),
+    "granitemoeshared_experts": ("granitemoeshared", shapes.GRANITE | {"shared_intermediate_size": 56, **shapes.ROPE}, [], BOTH, {}),
+    "lfm2_moe_experts": ("lfm2_moe", shapes.LFM2 | {"num_dense_layers": 1}, ["in_proj"], ["experts.down_proj"], {}),
+    "deepseek_v3_experts": ("deepseek_v3", shapes.LATENT, ["o_proj"], ["2.mlp.experts.down_proj", "experts.gate_up_proj"], {}),
+    "qwen2_moe_experts": ("qwen2_moe", {"router_aux_loss_coef": 0.0, **shapes.ROPE}, ["o_proj"], BOTH, {}),
+    "gemma4_experts": ("gemma4_text", shapes.GEMMA4 | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3}, [], BOTH, {}),
+    "qwen3_5_moe_experts": ("qwen3_5_moe", shapes.QWEN3_NEXT | {"router_aux_loss_coef": 0.0}, [], BOTH, {}),
+}
 FOLDER_CONFIG = """
 load_checkpoint: {folder}
 model: {{ model_config: {{ seq_length: {length}, pet_config: {{ pet_type: lora, {adapters} }} }} }}
@@ -234,6 +251,64 @@ def compare(gristmill, name, home):
     return is_close and is_same_text and without - theirs > 100 * ALLOWED
 
 
+def train_beside(gristmill, name, home):
+    kind, keys, modules, parameters, more = EXPERTS[name]
+    folder, adapter, ours, merged, text = (home / f"{name}_{of}" for of in ("base", "adapter", "ours", "merged", "text"))
+    base = shapes.make(kind, keys, folder)
+    config = LoraConfig(r=3, lora_alpha=6, target_modules=modules, target_parameters=parameters, **more)
+    model = get_peft_model(base, config)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(adapter)
+    text.write_bytes(shapes.TEXT)
+    pet = {
+        "pet_type": "lora", "lora_rank": 3, "lora_alpha": 6 * 3**0.5 if more.get("use_rslora") else 6, "lora_dropout": 0,
+        "target_modules": [f"{module}$" for module in modules], "target_parameters": parameters, "adapter_path": str(adapter),
+    }
+    lines = {
+        "output_dir": str(home), "run_name": name, "load_checkpoint": str(folder),
+        "model": {"model_config": {"seq_length": shapes.WINDOW, "pet_config": pet}},
+        "train_dataset": {"data_loader": {"type": "TextDataLoader", "dataset_files": [str(text)]}},
+        "runner_config": {"epochs": STEPS_BESIDE, "batch_size": shapes.BATCH}, "runner_wrapper": {"use_clip_grad": False},
+        "optimizer": {"type": "AdamW", "betas": shapes.BETAS, "eps": shapes.EPSILON, "weight_decay": 0.0},
+        "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": shapes.RATE},
+        "callbacks": [{"type": "MFLossMonitor", "per_print_times": 1}, {"type": "CheckpointMonitor", "save_checkpoint_steps": STEPS_BESIDE}],
+    }
+    (home / f"{name}.yaml").write_text(json.dumps(lines))
+    flags = ["--prompt", PROMPT, "--tokens", TOKENS, "--temperature", 0]
+    is_same_text = run(gristmill, "generate", folder, "--adapter", adapter, *flags).rstrip("\n") == greedy(model).decode("utf-8", "replace").rstrip("\n")
+    run(gristmill, "train", home / f"{name}.yaml", "--tier", "software")
+    metrics = [json.loads(line) for line in (home / name / "metrics.jsonl").read_text().splitlines()]
+    run(gristmill, "export", home / name, folder, ours)
+    run(gristmill, "merge", folder, home / name, merged)
+    losses = [line["loss"] for line in metrics if "loss" in line]
+    model, theirs = model.double().eval(), []
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=shapes.RATE, betas=shapes.BETAS, eps=shapes.EPSILON, weight_decay=0.0)
+    for _ in range(STEPS_BESIDE):
+        loss_now = shapes.loss_on(shapes.TEXT, model)
+        optimizer.zero_grad()
+        loss_now.backward()
+        optimizer.step()
+        theirs.append(loss_now.item())
+    with torch.no_grad():
+        last = shapes.loss_on(shapes.TEXT, model).item()
+        opened = type(base).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        of_ours = shapes.loss_on(shapes.TEXT, PeftModel.from_pretrained(opened, ours).eval()).item()
+        of_merged = shapes.loss_on(shapes.TEXT, type(base).from_pretrained(merged, dtype=torch.float32, attn_implementation="eager").eval()).item()
+    pairs = [*zip(losses, theirs, strict=True), (of_ours, last), (of_merged, last)]
+    apart = [abs(one - other) / other for one, other in pairs]
+    print(
+        f"{name}: {len(trained)} factors; {theirs[0]:.4f} to {last:.4f}; first loss {apart[0]:.1e}, losses {max(apart[:-2]):.1e}, ours in PEFT "
+        f"{apart[-2]:.1e}, merged {apart[-1]:.1e} apart; greedy text {'equal' if is_same_text else 'DIFFERS'}",
+        flush=True,
+    )
+    return max(apart) <= ALLOWED and is_same_text and theirs[0] - last > 1000 * ALLOWED
+
+
 def read_theirs(gristmill, home):
     base, adapter, merged = (home / f"theirs_{name}" for name in ("base", "adapter", "merged"))
     saved = ["model.norm", "lm_head", "k_proj"]
@@ -257,7 +332,8 @@ def read_theirs(gristmill, home):
 def main():
     gristmill = pathlib.Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as home:
-        results = [compare(gristmill, name, pathlib.Path(home)) for name in sys.argv[2:] or [*CASES, *FOLDERS]]
+        of = lambda name: (train_beside if name in EXPERTS else compare)(gristmill, name, pathlib.Path(home))
+        results = [of(name) for name in sys.argv[2:] or [*CASES, *FOLDERS, *EXPERTS]]
         if not sys.argv[2:]:
             results.append(read_theirs(gristmill, pathlib.Path(home)))
     sys.exit(0 if all(results) else 1)

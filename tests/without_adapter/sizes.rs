@@ -99,8 +99,14 @@ fn adapters_of_any_rank() {
         let keys = format!("{{pet_type: lora, random_base: True, lora_rank: {rank}, target_modules: '.*'}}");
         format!("--model.model_config.pet_config={keys}")
     };
+    let of_experts = |rank: &str| with_rank(rank).replace("target_modules: '.*'", "target_parameters: '.*'");
     refuses(DENSE, &[&with_rank("2147483648")], &["the model would have 2.2e13 parameters"]);
-    refuses(DENSE, &[&with_rank("1000000")], &["MiB, over the adapter's largest binding of 128 MiB"]);
+    for rank in [with_rank("1000000"), of_experts("1000000")] {
+        let model = if rank.contains("target_modules") { DENSE } else { MIXTURE };
+        refuses(model, &[&rank], &["MiB, over the adapter's largest binding of 128 MiB"]);
+    }
+    refuses(MIXTURE, &["--batch_size=1", &of_experts("40000")], &["a rank of 40000", "lower lora_rank"]);
+    assert_eq!(refusal(MIXTURE, &[of_experts("1001")]), None);
     assert_eq!(refusal(DENSE, &[with_rank("1001")]), None);
 }
 

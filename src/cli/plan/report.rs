@@ -106,9 +106,9 @@ impl<'a> Report<'a> {
         )];
         if let Some(low_rank) = &plan.model.low_rank {
             let count = HumanCount(count::lora(&plan.model) as u64);
-            let (modules, rank) = (low_rank.modules.len(), low_rank.rank);
+            let (adapted, rank) = (low_rank.adapted(), low_rank.rank);
             lines.push(format!(
-                "adapters {modules} linear layers have one of rank {rank}: {count} of these parameters train"
+                "adapters {adapted} have one of rank {rank}: {count} of these parameters train"
             ));
         }
         if forecast.active_parameters < forecast.parameters {

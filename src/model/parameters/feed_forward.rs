@@ -1,10 +1,10 @@
 //! The parameters of the second half of a block: a dense network, a mixture of experts, or both.
 
-use super::Linear;
 use super::scope::{Scope, StackedRows};
 use super::spec::{Role, Stack};
+use super::{ExpertLora, Linear};
 use crate::model::config::{Activation, MixtureConfig, SharedExpert};
-use crate::model::names::{ExpertFiles, MixtureNames, Projections, SHARED_GATE, beside};
+use crate::model::names::{EXPERT_PARAMETERS, ExpertFiles, MixtureNames, Projections, SHARED_GATE, beside};
 
 /// Gate and up are padded to a multiple of this many rows, so that each starts at a whole group of 4 columns of their
 /// product: see [`ops::swiglu`](crate::ops::swiglu).
@@ -84,28 +84,35 @@ pub struct Experts<P> {
     pub w_gate_up: P,
     /// (E, 2·stride of F); without a gate (E, F)
     pub b_gate_up: Option<P>,
+    /// The adapters of `w_gate_up`, in which gate and up share A.
+    pub lora_gate_up: Option<ExpertLora<P>>,
     /// (E·D, F), expert by expert.
     pub w_down: P,
     /// (E, D)
     pub b_down: Option<P>,
+    /// The adapters of `w_down`.
+    pub lora_down: Option<ExpertLora<P>>,
 }
 
 impl<P> Experts<P> {
     /// The same stacks, with each value replaced by the result of `of`.
     pub(crate) fn map<Q>(&self, mut of: impl FnMut(&P) -> Q) -> Experts<Q> {
-        let Self { w_gate_up, b_gate_up, w_down, b_down } = self;
+        let Self { w_gate_up, b_gate_up, lora_gate_up, w_down, b_down, lora_down } = self;
         Experts {
             w_gate_up: of(w_gate_up),
             b_gate_up: b_gate_up.as_ref().map(&mut of),
+            lora_gate_up: lora_gate_up.as_ref().map(|lora| lora.map(&mut of)),
             w_down: of(w_down),
-            b_down: b_down.as_ref().map(of),
+            b_down: b_down.as_ref().map(&mut of),
+            lora_down: lora_down.as_ref().map(|lora| lora.map(&mut of)),
         }
     }
 
     /// All stacks.
     pub(crate) fn all(&self) -> impl Iterator<Item = &P> {
-        let Self { w_gate_up, b_gate_up, w_down, b_down } = self;
-        [w_gate_up, w_down].into_iter().chain(b_gate_up).chain(b_down)
+        let Self { w_gate_up, b_gate_up, lora_gate_up, w_down, b_down, lora_down } = self;
+        let factors = [lora_gate_up, lora_down].into_iter().flatten().flat_map(|lora| [&lora.a, &lora.b]);
+        [w_gate_up, w_down].into_iter().chain(b_gate_up).chain(b_down).chain(factors)
     }
 }
 
@@ -236,11 +243,23 @@ impl<P> Mixture<P> {
                     let up = of_each(names.projections.gate_up[0]);
                     layer.expert_biases("feed_forward.experts.b_gate_up", up, &gate_up, [experts, biased])
                 }),
+                lora_gate_up: layer.expert_lora(
+                    experts,
+                    ("feed_forward.experts.w_gate_up", EXPERT_PARAMETERS[0]),
+                    &gate_up,
+                    width,
+                ),
                 w_down: layer.experts(experts, "feed_forward.experts.w_down", &down, inner, residual_std),
                 b_down: has_down_bias.then(|| {
                     let down_names = of_each(names.projections.down);
                     layer.expert_biases("feed_forward.experts.b_down", down_names, &down, [experts, width])
                 }),
+                lora_down: layer.expert_lora(
+                    experts,
+                    ("feed_forward.experts.w_down", EXPERT_PARAMETERS[1]),
+                    &down,
+                    inner,
+                ),
             },
             copies: None,
             shared: mixture.shared.map(|shared| Shared::declare(layer, shared, mixture.router_init_std)),

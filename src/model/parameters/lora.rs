@@ -1,7 +1,8 @@
 //! The parameters of low-rank adapters.
 //!
 //! A `Linear` may have a `Lora`: the factors A and B of the published projections that its matrix stacks, or of some of
-//! them. `Scope::linear` declares them, so any projection declared by it can have one without further code. With
+//! them. `Scope::linear` declares them, so any projection declared by it can have one without further code. `Experts` may
+//! have an `ExpertLora` of each stack: PEFT adapts gate and up of an expert as one matrix (`target_parameters`). With
 //! adapters every other parameter is frozen. The random streams of adapters are numbered separately, so the model of a
 //! seed is the same with and without them.
 //!
@@ -12,8 +13,9 @@
 
 use super::scope::Scope;
 use super::share::{Applies, Section, Split};
-use super::spec::{Init, Piece, Role};
+use super::spec::{FactorStack, Init, Piece, Role};
 use crate::model::config::{FactorInit, LowRank};
+use crate::model::names::EXPERT_PARAMETERS;
 
 /// The adapters of a linear layer of k adapted maps, which are stacked: one product with all A, then one with each B.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +30,22 @@ pub struct Lora<P> {
     pub layer: usize,
     /// Number of the linear layer within its layer, for dropout.
     pub place: usize,
+}
+
+/// The adapters of a matrix of each of E experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertLora<P> {
+    /// (E·r, in), expert by expert.
+    pub a: P,
+    /// (E·out, r), with as many rows as the stack that is adapted.
+    pub b: P,
+}
+
+impl<P> ExpertLora<P> {
+    /// Both factors, with each value replaced by the result of `of`.
+    pub(super) fn map<Q>(&self, of: &mut impl FnMut(&P) -> Q) -> ExpertLora<Q> {
+        ExpertLora { a: of(&self.a), b: of(&self.b) }
+    }
 }
 
 /// Consecutive columns of a product.
@@ -78,10 +96,7 @@ impl<P> Scope<'_, P> {
         let b = b_pieces(&adapted);
         let [a_rows, b_rows] =
             [adapted.len() * low_rank.padded_rank(), adapted.iter().map(|piece| piece.rows).sum()];
-        let init = match low_rank.init {
-            FactorInit::HeUniform => Init::Uniform(1.0 / (cols as f64).sqrt()),
-            FactorInit::Normal => Init::Normal(0.01),
-        };
+        let init = first_factor(low_rank, cols);
         // The factor on the side that is not divided is whole, and each rank has one term of its gradient.
         let [of_a, of_b] = match split {
             None => [None, None],
@@ -99,18 +114,68 @@ impl<P> Scope<'_, P> {
     }
 }
 
+impl<P> Scope<'_, P> {
+    /// The adapters of the parameter `of` of `module`, at `path`: the matrices of all experts, of `rows` x `cols` in
+    /// all, divided by `split`. `factors` is the order of B in files. `None` if the model does not adapt them.
+    pub(super) fn lora_of_experts(
+        &mut self,
+        path: &str,
+        (module, of): (&str, &str),
+        [rows, cols]: [usize; 2],
+        factors: FactorStack,
+        split: &Option<Split>,
+    ) -> Option<ExpertLora<P>> {
+        let low_rank = self.config.low_rank.as_ref()?;
+        let wrapped = wrapped_experts(low_rank, module, of)?;
+        let FactorStack { experts, .. } = factors;
+        let (rank, role) = (low_rank.rank, Role::ExpertLora { experts });
+        let a_rows = experts * rank;
+        // As of a single matrix.
+        let [of_a, of_b] = match split {
+            None => [None, None],
+            Some(split) if split.is_of_columns => [Some(split.clone()), Some(Split::whole(rows))],
+            Some(split) => [Some(Split::whole(a_rows)), Some(split.clone())],
+        };
+        let piece = |factor: &str, rows: usize| Piece {
+            name: format!("{PEFT_PREFIX}{wrapped}.lora_{factor}.weight"),
+            ..Piece::plain(rows)
+        };
+        let (a, b) = (piece("A", a_rows), Piece { factors: Some(factors), ..piece("B", rows) });
+        let init = first_factor(low_rank, cols);
+        Some(ExpertLora {
+            a: self.declare(role, &format!("{path}.lora_a"), [a_rows, cols], init, vec![a], of_a),
+            b: self.declare(role, &format!("{path}.lora_b"), [rows, rank], Init::Zeros, vec![b], of_b),
+        })
+    }
+}
+
+/// The name that PEFT gives the wrapper of the parameter `of` of the experts' `module`: the last parameter that is
+/// adapted has the outermost wrapper, the module's name, and each earlier one is a layer further in. `None` if it is not
+/// adapted.
+pub(crate) fn wrapped_experts(low_rank: &LowRank, module: &str, of: &str) -> Option<String> {
+    let is_adapted = |of: &&str| low_rank.parameters.contains(&format!("{module}.{of}"));
+    let mut adapted = EXPERT_PARAMETERS.into_iter().rev().filter(is_adapted);
+    let depth = adapted.position(|own| own == of)?;
+    Some(format!("{module}{}", BASE_LAYER.repeat(depth)))
+}
+
+/// PEFT's name of what a wrapper wraps.
+pub(crate) const BASE_LAYER: &str = ".base_layer";
+
+/// Initial values of A, whose rows have `cols` elements.
+fn first_factor(low_rank: &LowRank, cols: usize) -> Init {
+    match low_rank.init {
+        FactorInit::HeUniform => Init::Uniform(1.0 / (cols as f64).sqrt()),
+        FactorInit::Normal => Init::Normal(0.01),
+    }
+}
+
 fn a_pieces(low_rank: &LowRank, adapted: &[&Piece]) -> Vec<Piece> {
     let first_rows = (0..).step_by(low_rank.padded_rank());
     let piece = |(base, first_row): (&&Piece, usize)| Piece {
         name: factor_name(base, "A"),
         first_row,
-        rows: low_rank.rank,
-        is_transposed: false,
-        is_scalar: false,
-        heads: None,
-        groups: None,
-        stacked: None,
-        stack: None,
+        ..Piece::plain(low_rank.rank)
     };
     adapted.iter().zip(first_rows).map(piece).collect()
 }
@@ -141,13 +206,9 @@ fn b_pieces(adapted: &[&Piece]) -> Vec<Piece> {
         Piece {
             name: factor_name(base, "B"),
             first_row: first_row - base.rows,
-            rows: base.rows,
-            is_transposed: false,
-            is_scalar: false,
             heads: base.heads,
             groups: base.groups,
-            stacked: None,
-            stack: None,
+            ..Piece::plain(base.rows)
         }
     };
     adapted.iter().map(piece).collect()

@@ -2,7 +2,8 @@
 
 use super::share::{Applies, Section, Split};
 use super::{
-    Init, Linear, NormWeights, Piece, Place, ReorderedHeads, Role, RowGroups, Spec, Stack, UpdateRule,
+    ExpertLora, FactorStack, Init, Linear, NormWeights, Piece, Place, ReorderedHeads, Role, RowGroups, Spec,
+    Stack, UpdateRule,
 };
 use crate::element::Element;
 use crate::model::config::{Family, LayerConfig, MixtureConfig, ModelConfig, Norm};
@@ -150,6 +151,19 @@ impl<'a, P> Scope<'a, P> {
         let pieces = pieces.map(|piece| Piece { is_transposed, stacked, ..piece }).collect();
         let (role, split) = (Role::ExpertStack { experts }, rows.split.clone());
         self.declare(role, path, [rows.stored, cols], Init::Normal(std), pieces, split)
+    }
+
+    /// The adapters of the matrices of `experts` experts at `path`, parameter `of` of their module, which are these
+    /// `rows` of `cols` columns; `None` if the model does not adapt them.
+    pub fn expert_lora(
+        &mut self,
+        experts: usize,
+        (path, of): (&str, &str),
+        rows: &StackedRows,
+        cols: usize,
+    ) -> Option<ExpertLora<P>> {
+        let module = format!("{}{}", self.name, MixtureNames::of(self.config).module?);
+        self.lora_of_experts(path, (&module, of), [rows.stored, cols], rows.factors(experts), &rows.split)
     }
 
     /// The biases of `experts` experts, a row of `cols` elements for each: under a name each, or one of all. Ranks
@@ -369,7 +383,7 @@ impl<'a, P> Scope<'a, P> {
         split: Option<Split>,
     ) -> P {
         let path = format!("{}{path}", self.path);
-        let is_lora = role == Role::Lora;
+        let is_lora = role.is_factor();
         let trains = is_lora || (self.config.low_rank.is_none() && role != Role::Constant);
         let (decays, group, rule) = (!role.is_vector(), 0, UpdateRule::Elementwise);
         let stream = self.streams.take(is_lora);
@@ -524,7 +538,21 @@ impl StackedRows {
             groups: self.groups.get(index).copied(),
             stacked: None,
             stack: self.stack,
+            factors: None,
         };
         self.pieces.iter().enumerate().map(piece).collect()
+    }
+
+    /// The order in files of the second factors of adapters of these rows, those of `experts` experts.
+    fn factors(&self, experts: usize) -> FactorStack {
+        let maps = &self.maps[..self.maps.len() / experts];
+        let rows = maps[0].1;
+        FactorStack {
+            experts,
+            maps: maps.len(),
+            rows,
+            pitch: maps.get(1).map_or(rows, |(first, _)| *first),
+            is_interleaved: self.stack.is_some_and(|stack| stack.is_interleaved),
+        }
     }
 }

@@ -145,6 +145,15 @@ impl Spec {
         let rows = self.rows / ranks;
         let own = Strip { held: 0, whole: place * rows, count: rows };
         let share = Share { is_spread: true, ..self.share_of([vec![own], Strip::all(self.cols)]) };
+        // Of lines that neighbours hold as well, those of the experts that are held.
+        let own = place * rows..(place + 1) * rows;
+        let within = |(lines, ranks): &(Range<usize>, usize)| {
+            let [first, end] =
+                [lines.start, lines.end].map(|line| line.clamp(own.start, own.end) - own.start);
+            (first < end).then_some((first..end, *ranks))
+        };
+        let repeated = share.repeated.map(|repeated| repeated.iter().filter_map(within).collect());
+        let share = Share { repeated, ..share };
         Self { role: self.role.of_experts(experts / ranks), rows, share: Some(share), ..self }
     }
 

@@ -91,12 +91,22 @@ pub enum Role {
     Constant,
     /// A factor of low-rank adapters.
     Lora,
+    /// A factor of the adapters of all experts of a layer, stacked.
+    ExpertLora {
+        /// E.
+        experts: usize,
+    },
 }
 
 impl Role {
     /// Whether the parameter is a norm's weight or a bias, neither of which decays or is a linear map.
     pub(crate) fn is_vector(self) -> bool {
         self.is_row() || matches!(self, Self::ExpertBiases { .. })
+    }
+
+    /// Whether the parameter is a factor of adapters.
+    pub fn is_factor(self) -> bool {
+        matches!(self, Self::Lora | Self::ExpertLora { .. })
     }
 
     /// Whether the parameter is a single row, which files hold as a vector.
@@ -107,7 +117,9 @@ impl Role {
     /// The number of experts that it stacks, each with equally many rows; `None` for other roles.
     pub(crate) fn stacked_experts(self) -> Option<usize> {
         match self {
-            Self::ExpertStack { experts } | Self::ExpertBiases { experts } => Some(experts),
+            Self::ExpertStack { experts } | Self::ExpertBiases { experts } | Self::ExpertLora { experts } => {
+                Some(experts)
+            }
             _ => None,
         }
     }
@@ -117,6 +129,7 @@ impl Role {
         match self {
             Self::ExpertStack { .. } => Self::ExpertStack { experts },
             Self::ExpertBiases { .. } => Self::ExpertBiases { experts },
+            Self::ExpertLora { .. } => Self::ExpertLora { experts },
             other => other,
         }
     }
@@ -171,6 +184,25 @@ pub struct Piece {
     pub stacked: Option<usize>,
     /// The experts in its rows, if files hold all of them as one tensor.
     pub stack: Option<Stack>,
+    /// The experts in its rows, if it is their second factors.
+    pub factors: Option<FactorStack>,
+}
+
+/// The second factors of all experts, (outputs, rank) of each, as one tensor of a file of adapters, (outputs, rank ·
+/// experts): column j of expert e is column j · experts + e there, as PEFT has it. Arenas hold the rows of the maps of
+/// an expert one after the other, with padding behind each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FactorStack {
+    /// Number of experts.
+    pub experts: usize,
+    /// The maps whose outputs an expert's factor has: 2 of gate and up, otherwise 1.
+    pub maps: usize,
+    /// Outputs of a map.
+    pub rows: usize,
+    /// Rows from the start of one map to the next in an arena.
+    pub pitch: usize,
+    /// Whether files hold the outputs of the maps in turns.
+    pub is_interleaved: bool,
 }
 
 /// One projection of all experts as one tensor of a file: their matrices (experts, in, out), or their biases (experts,
@@ -226,7 +258,7 @@ impl Spec {
     pub(crate) fn split_rows(&self) -> Option<usize> {
         match self.role {
             Role::Embedding | Role::LayerEmbedding | Role::Positions | Role::Head => Some(4),
-            Role::ExpertStack { experts } => Some(self.rows / experts),
+            Role::ExpertStack { experts } | Role::ExpertLora { experts } => Some(self.rows / experts),
             Role::Matrix
             | Role::Router
             | Role::Vector
@@ -239,6 +271,9 @@ impl Spec {
 
     /// Shape of a piece in a file.
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
+        if let Some(factors) = piece.factors {
+            return vec![factors.outputs(), self.whole_cols() * factors.experts];
+        }
         match (self.role, piece.stack, piece.stacked) {
             _ if piece.is_scalar => Vec::new(),
             (role, _, Some(count)) if role.is_row() => vec![count, piece.rows / count],
@@ -266,6 +301,9 @@ impl Spec {
 
     /// Reorders the values of a piece from row order to the order of the file.
     pub fn in_file_order(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
+        if let Some(factors) = piece.factors {
+            return factors.in_file_order(&values, self.whole_cols());
+        }
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, self.whole_cols()),
             Some(heads) => gathered(&values, piece.rows, |row| heads.stored_row(row)),
@@ -279,6 +317,9 @@ impl Spec {
 
     /// Reorders the values of a piece from the order of the file to row order.
     pub(crate) fn in_row_order(&self, piece: &Piece, values: Vec<f32>) -> Vec<f32> {
+        if let Some(factors) = piece.factors {
+            return factors.in_row_order(&values, self.whole_cols());
+        }
         match piece.heads {
             _ if piece.is_transposed => transposed(&values, piece.rows),
             Some(heads) => gathered(&values, piece.rows, |row| heads.file_row(row)),
@@ -315,6 +356,22 @@ impl Spec {
 }
 
 impl Piece {
+    /// The first `rows` rows, as files hold them, under no name yet.
+    pub(super) fn plain(rows: usize) -> Self {
+        Self {
+            name: String::new(),
+            first_row: 0,
+            rows,
+            is_transposed: false,
+            is_scalar: false,
+            heads: None,
+            groups: None,
+            stacked: None,
+            stack: None,
+            factors: None,
+        }
+    }
+
     /// The matrices that it stacks, as pieces of their own; itself if it is one matrix.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = Self> + '_ {
         let count = self.stacked.unwrap_or(1);
@@ -334,7 +391,11 @@ impl Piece {
 
     /// Whether files hold its rows as they are stored.
     pub(crate) fn is_in_order(&self) -> bool {
-        !self.is_transposed && self.heads.is_none() && self.groups.is_none() && self.stack.is_none()
+        !self.is_transposed
+            && self.heads.is_none()
+            && self.groups.is_none()
+            && self.stack.is_none()
+            && self.factors.is_none()
     }
 }
 
@@ -366,6 +427,39 @@ impl Stack {
             }
         }
         ordered
+    }
+}
+
+impl FactorStack {
+    /// Outputs of an expert.
+    pub fn outputs(self) -> usize {
+        self.maps * self.rows
+    }
+
+    /// For each element of the file, its place among the rows of `rank` columns of the arena.
+    fn places(self, rank: usize) -> impl Iterator<Item = usize> {
+        let of_output = move |output: usize| match self.is_interleaved {
+            true => (output % self.maps) * self.pitch + output / self.maps,
+            false => (output / self.rows) * self.pitch + output % self.rows,
+        };
+        let of_row = move |row: usize| {
+            let of_column = move |column: usize| {
+                (0..self.experts).map(move |expert| (expert * self.maps * self.pitch + row) * rank + column)
+            };
+            (0..rank).flat_map(of_column)
+        };
+        (0..self.outputs()).map(of_output).flat_map(of_row)
+    }
+
+    fn in_file_order(self, values: &[f32], rank: usize) -> Vec<f32> {
+        self.places(rank).map(|place| values[place]).collect()
+    }
+
+    /// The way back, with zeros as padding.
+    fn in_row_order(self, values: &[f32], rank: usize) -> Vec<f32> {
+        let mut rows = vec![0.0; self.experts * self.maps * self.pitch * rank];
+        self.places(rank).zip(values).for_each(|(place, value)| rows[place] = *value);
+        rows
     }
 }
 
@@ -476,6 +570,21 @@ mod tests {
         assert_eq!(whole.in_file_order(&arena, [4, 3])[..4], [0.0, 10.0, 20.0, 30.0]);
         // Biases of one expert.
         assert_eq!(stack.in_row_order(&[0.0, 2.0, 1.0, 3.0], [4, 1]), [0.0, 1.0, 2.0, 3.0]);
+    }
+
+    /// Two experts of rank 2, with one output each of gate and up, and padding behind each.
+    #[test]
+    fn files_hold_the_columns_of_experts_factors_in_turns() {
+        let factors = FactorStack { experts: 2, maps: 2, rows: 1, pitch: 2, is_interleaved: false };
+        // An element is 100 expert + 10 map + column.
+        let arena =
+            [0.0, 1.0, 0.0, 0.0, 10.0, 11.0, 0.0, 0.0, 100.0, 101.0, 0.0, 0.0, 110.0, 111.0, 0.0, 0.0];
+        let file = factors.in_file_order(&arena, 2);
+        assert_eq!(file, [0.0, 100.0, 1.0, 101.0, 10.0, 110.0, 11.0, 111.0]);
+        assert_eq!(factors.in_row_order(&file, 2), arena);
+        let interleaved = FactorStack { rows: 2, is_interleaved: true, experts: 1, ..factors };
+        // Rows g0, g1, u0, u1 of one column.
+        assert_eq!(interleaved.in_file_order(&[0.0, 1.0, 10.0, 11.0], 1), [0.0, 10.0, 1.0, 11.0]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::start::{orthonormal, principal};
 use super::{MERGED, other_model};
 use crate::error::{Error, Result};
 use crate::model::parameters::{PEFT_PREFIX, adapted_module};
+use crate::store::experts::ExpertFactors;
 use crate::store::peft_modules;
 use crate::store::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +19,16 @@ pub(in crate::store) struct Adapter {
     /// The configuration, which says how the adapter computes. Without it, the run that reads the adapter says how.
     pub config: Option<LoraConfig>,
     pub files: WeightFiles,
-    /// The rank of each module, by the name that the module has in the file.
-    ranks: BTreeMap<String, usize>,
+    /// What the factors of each module are, by the name that the module has in the file.
+    adapted: BTreeMap<String, Adapted>,
+}
+
+/// The factors of a module.
+struct Adapted {
+    /// Rows of A, of one expert.
+    rank: usize,
+    /// The parameter that has them, and the number of its experts, if they are of experts.
+    experts: Option<(String, usize)>,
 }
 
 /// The factors of a module, which computes x Wᵀ + scale · (x Aᵀ) Bᵀ.
@@ -41,12 +50,19 @@ impl Adapter {
     /// low-rank adapter.
     pub fn open(weights: &Path) -> Result<Self> {
         let (config, files) = (LoraConfig::beside(weights)?, WeightFiles::open(weights)?);
-        let mut adapter = Self { weights: weights.to_path_buf(), config, files, ranks: BTreeMap::new() };
+        let mut adapter = Self { weights: weights.to_path_buf(), config, files, adapted: BTreeMap::new() };
         let names = adapter.files.names();
         names.iter().try_for_each(|name| adapter.check_name(name))?;
         let modules: BTreeSet<&str> = names.iter().filter_map(|name| adapted_module(name)).collect();
-        let ranks = modules.iter().map(|module| Ok(((*module).to_string(), adapter.checked_rank(module)?)));
-        adapter.ranks = ranks.collect::<Result<_>>()?;
+        let adapted = modules.iter().map(|module| Ok(((*module).to_string(), adapter.checked(module)?)));
+        adapter.adapted = adapted.collect::<Result<_>>()?;
+        if !adapter.keeps_base() && adapter.parameters().next().is_some() {
+            let message = format!(
+                "adapts experts, and its `init_lora_weights` took something out of the base, which PEFT does with linear layers \
+                 only; {MERGED}"
+            );
+            return Err(Error::file(weights, message));
+        }
         Ok(adapter)
     }
 
@@ -67,29 +83,64 @@ impl Adapter {
         Err(Error::file(&self.weights, message))
     }
 
-    /// The rank of `module`, whose factors fit each other and the configuration.
-    fn checked_rank(&self, module: &str) -> Result<usize> {
+    /// The factors of `module`, which fit each other and the configuration.
+    fn checked(&self, module: &str) -> Result<Adapted> {
         let [a, b] = factor_names(module).map(|name| self.files.info(&name).map(|info| info.shape));
         let (a, b) = (a?, b?);
-        let configured = self.config.as_ref().map(|config| config.rank_of(module));
-        match (&a[..], &b[..]) {
-            (&[rank, _], &[_, of_b]) if rank == of_b && rank > 0 && configured.is_none_or(|r| r == rank) => {
-                Ok(rank)
+        let parameter = self.config.as_ref().and_then(|config| config.parameter_of(module));
+        let key = parameter.as_deref().unwrap_or(module);
+        let configured = self.config.as_ref().map(|config| config.rank_of(key));
+        match (&a[..], &b[..], parameter.clone().zip(configured)) {
+            (&[rank, _], &[_, of_b], None)
+                if rank == of_b && rank > 0 && configured.is_none_or(|r| r == rank) =>
+            {
+                Ok(Adapted { rank, experts: None })
+            }
+            (&[rows, _], &[_, of_b], Some((parameter, rank)))
+                if rows == of_b && rows > 0 && rows.is_multiple_of(rank) =>
+            {
+                Ok(Adapted { rank, experts: Some((parameter, rows / rank)) })
             }
             _ => {
                 let of_config =
                     configured.map_or_else(String::new, |rank| format!(", where the rank is {rank}"));
                 let message = format!(
-                    "has factors of the sizes {a:?} and {b:?} at `{module}`{of_config}; name another adapter"
+                    "has factors of the sizes {a:?} and {b:?} at `{key}`{of_config}; name another adapter"
                 );
                 Err(Error::file(&self.weights, message))
             }
         }
     }
 
-    /// The modules that it adapts, as its file calls them.
+    /// The linear layers that it adapts, as its file calls them.
     pub fn modules(&self) -> impl Iterator<Item = &str> {
-        self.ranks.keys().map(String::as_str)
+        let modules = self.adapted.iter().filter(|(_, adapted)| adapted.experts.is_none());
+        modules.map(|(module, _)| module.as_str())
+    }
+
+    /// The parameters of experts that it adapts, as its file would call them.
+    pub fn parameters(&self) -> impl Iterator<Item = &str> {
+        self.adapted.values().filter_map(|adapted| Some(adapted.experts.as_ref()?.0.as_str()))
+    }
+
+    /// The parameter of experts whose factors are those of `module`; `None` if these are of a linear layer.
+    pub fn parameter_of(&self, module: &str) -> Option<&str> {
+        Some(self.adapted.get(module)?.experts.as_ref()?.0.as_str())
+    }
+
+    /// The names by which the configuration knows all that it adapts.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.adapted.keys().map(|module| self.key(module))
+    }
+
+    /// The name by which the configuration knows `module`.
+    fn key<'a>(&'a self, module: &'a str) -> &'a str {
+        self.parameter_of(module).unwrap_or(module)
+    }
+
+    /// The names of all modules that have factors in its file.
+    pub fn wrappers(&self) -> impl Iterator<Item = &str> {
+        self.adapted.keys().map(String::as_str)
     }
 
     /// The configuration, which says how the adapter computes.
@@ -102,13 +153,24 @@ impl Adapter {
 
     /// The rank of the [`factors`](Self::factors) of `module` on the unchanged base.
     pub fn rank_of(&self, module: &str) -> usize {
-        let rank = self.ranks.get(module).copied().unwrap_or(0);
+        let rank = self.adapted.get(module).map_or(0, |adapted| adapted.rank);
         if self.keeps_base() { rank } else { 2 * rank }
     }
 
     /// The scale of the product of the factors of `module`.
     pub fn scale_of(&self, module: &str) -> Option<f64> {
-        self.config.as_ref().map(|config| config.scale_of(module))
+        self.config.as_ref().map(|config| config.scale_of(self.key(module)))
+    }
+
+    /// The factors of `module`, which are of experts.
+    ///
+    /// # Errors
+    /// They do not hold floats.
+    pub fn expert_factors(&self, module: &str) -> Result<ExpertFactors> {
+        let Adapted { rank, experts } = &self.adapted[module];
+        let [a, b] = factor_names(module).map(|name| self.files.values(&name));
+        let (scale, experts) = (self.scale_of(module).unwrap_or(1.0), experts.as_ref().map_or(1, |of| of.1));
+        Ok(ExpertFactors { experts, rank: *rank, a: a?, b: b?, scale })
     }
 
     /// Whether the adapter is on the whole base, from which its initial values took nothing out.
@@ -133,7 +195,7 @@ impl Adapter {
         is_transposed: bool,
     ) -> Result<Factors> {
         let [a, b] = factor_names(module);
-        let (rank, scale) = (self.ranks[module], self.scale_of(module).unwrap_or(1.0));
+        let (rank, scale) = (self.adapted[module].rank, self.scale_of(module).unwrap_or(1.0));
         let factors = Factors { rank, a: self.files.values(&a)?, b: self.files.values(&b)?, scale };
         let start = self.start();
         if start == Start::Whole {

@@ -82,6 +82,12 @@ impl ComputedTensors {
                 &format!("has a rank of {rank}, and the run's is {wanted}"),
             ));
         }
+        if adapter.parameter_of(own).is_some() {
+            let padded = adapter.expert_factors(own)?.padded(wanted, low_rank.scale());
+            let [a, b] = factor_names(module);
+            self.values.extend([(a, padded.a), (b, padded.b)]);
+            return Ok(());
+        }
         let is_transposed =
             base.is_transposed().unwrap_or_else(|| adapter.config.as_ref().is_some_and(|c| c.fan_in_fan_out));
         let factors = adapter.factors(own, base, &format!("{module}.weight"), is_transposed)?;

@@ -6,6 +6,9 @@ use crate::durable::{Pairs, read_json};
 use crate::error::{Error, Result};
 use crate::model::config::LowRank;
 use crate::model::groups::compile;
+use crate::model::last_part;
+use crate::model::names::EXPERT_PARAMETERS;
+use crate::model::parameters::BASE_LAYER;
 use regex::bytes::Regex;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
@@ -31,6 +34,8 @@ pub(in crate::store) struct LoraConfig {
     bias: Option<String>,
     /// Whether B has a bias.
     pub lora_bias: bool,
+    /// The parameters that are adapted though they are no linear layers' matrices, by the ends of their names.
+    target_parameters: Option<Vec<String>>,
     /// The modules that trained as copies.
     pub modules_to_save: Option<Vec<String>>,
     /// Whether a copy of the embedding is the head too, where the model ties them.
@@ -119,6 +124,23 @@ impl LoraConfig {
             weights,
             "has no adapter_config.json beside it, which says what the product is multiplied by",
         )
+    }
+
+    /// The parameter of experts that is adapted by the factors in `wrapper`, as files name it; `None` if these are of a
+    /// linear layer. The wrapper of the last parameter is the outermost.
+    pub fn parameter_of(&self, wrapper: &str) -> Option<String> {
+        let module = wrapper.trim_end_matches(BASE_LAYER);
+        let depth = (wrapper.len() - module.len()) / BASE_LAYER.len();
+        let is_target = |parameter: &String| {
+            let is_end = |target: &String| {
+                parameter
+                    .strip_suffix(target.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            };
+            self.target_parameters.iter().flatten().any(is_end)
+        };
+        let parameters = EXPERT_PARAMETERS.iter().rev().map(|of| format!("{module}.{of}"));
+        parameters.filter(is_target).nth(depth).filter(|_| last_part(module) == "experts")
     }
 
     /// The rank of the adapter of `module`: the number of rows of A.
@@ -254,6 +276,25 @@ mod tests {
         assert_eq!(of("model.layers.0.self_attn.k_proj"), (4, 2.0));
         let rank_stabilised = read(&json!({"use_rslora": true, "rank_pattern": {"up": 16}})).unwrap();
         assert_eq!([rank_stabilised.scale_of("a.up"), rank_stabilised.scale_of("a.down")], [2.0, 4.0]);
+    }
+
+    /// PEFT wraps `down_proj` last, so that its factors have the name of the module.
+    #[test]
+    fn the_factors_of_experts_are_told_apart_by_their_wrappers() {
+        let of = |targets: &[&str], wrapper: &str| {
+            read(&json!({"target_parameters": targets}))
+                .unwrap()
+                .parameter_of(&format!("model.layers.0.{wrapper}"))
+        };
+        let named = |of: &str| Some(format!("model.layers.0.mlp.experts.{of}"));
+        let both = ["mlp.experts.gate_up_proj", "experts.down_proj"];
+        assert_eq!(of(&both, "mlp.experts"), named("down_proj"));
+        assert_eq!(of(&both, "mlp.experts.base_layer"), named("gate_up_proj"));
+        assert_eq!(of(&both[..1], "mlp.experts"), named("gate_up_proj"));
+        assert_eq!(of(&both[..1], "mlp.experts.base_layer"), None);
+        assert_eq!(of(&["1.mlp.experts.down_proj", "rts.down_proj", "q_proj.weight"], "mlp.experts"), None);
+        assert_eq!(of(&["down_proj"], "mlp.gate_proj"), None);
+        assert_eq!(read(&json!({})).unwrap().parameter_of("model.layers.0.mlp.experts"), None);
     }
 
     #[test]

@@ -17,11 +17,13 @@ enum Policy {
 }
 
 /// The keys, with a policy for each group, and why.
-const KEYS: [(&str, Policy); 18] = [
+const KEYS: [(&str, Policy); 19] = [
     (
         "peft_type task_type base_model_name_or_path r lora_alpha use_rslora rank_pattern alpha_pattern",
         Policy::Used,
     ),
+    // The names of tensors do not say which parameter of a module of experts they adapt.
+    ("target_parameters", Policy::Used),
     ("lora_bias bias modules_to_save ensure_weight_tying init_lora_weights", Policy::Used),
     // Used where no config.json says whether the model's matrices are transposed.
     ("fan_in_fan_out", Policy::Used),
@@ -42,7 +44,7 @@ const KEYS: [(&str, Policy); 18] = [
     ("monteclora_config", Policy::Refused("factors that are drawn (MonteCLoRA)")),
     ("velora_config", Policy::Refused("compressed inputs (VeLoRA)")),
     ("layer_replication", Policy::Refused("layers that are repeated")),
-    ("megatron_config target_parameters", Policy::Refused("adapters of what are no linear layers")),
+    ("megatron_config", Policy::Refused("linear layers of Megatron")),
     ("trainable_token_indices", Policy::Refused("rows of the embedding that trained")),
 ];
 
@@ -113,7 +115,6 @@ mod tests {
             ("velora_config", json!({"num_groups": 4})),
             ("layer_replication", json!([[0, 2]])),
             ("megatron_config", json!({"x": 1})),
-            ("target_parameters", json!(["mlp.experts.gate_up_proj"])),
             ("trainable_token_indices", json!({"embed_tokens": [0]})),
         ] {
             assert!(

@@ -15,6 +15,26 @@ pub struct LowRank {
     pub scale: f64,
     /// Names of the linear layers that have one, without `.weight`.
     pub modules: BTreeSet<String>,
+    /// Names of the parameters of all experts of a layer that have one: `model.layers.0.mlp.experts.down_proj`.
+    pub parameters: BTreeSet<String>,
+}
+
+/// The parameters of experts, in the order in which PEFT wraps them.
+pub const EXPERT_PARAMETERS: [&str; 2] = ["gate_up_proj", "down_proj"];
+
+/// The factors of one expert, of those of all: a (E·r, k) and b (n, r·E), in which column j of expert e is column j·E +
+/// e.
+pub fn of_expert(a: &[f64], b: &[f64], expert: usize, [experts, n, k, r]: [usize; 4]) -> [Vec<f64>; 2] {
+    let of_b = (0..n * r).map(|place| b[place * experts + expert]).collect();
+    [a[expert * r * k..][..r * k].to_vec(), of_b]
+}
+
+/// Gradients of one expert's factors, a (r, k) and b (n, r), as gradients of those of all.
+pub fn to_all(a: &[f64], b: &[f64], expert: usize, experts: usize) -> [Vec<f64>; 2] {
+    let mut all = [vec![0.0; a.len() * experts], vec![0.0; b.len() * experts]];
+    all[0][expert * a.len()..][..a.len()].copy_from_slice(a);
+    all[1].iter_mut().skip(expert).step_by(experts).zip(b).for_each(|(all, b)| *all = *b);
+    all
 }
 
 /// y = scale·(x·Aᵀ)·Bᵀ: x (m, k), a (r, k), b (n, r) -> y (m, n).
@@ -46,6 +66,14 @@ impl LowRank {
     pub fn factor(module: &str, factor: &str) -> String {
         format!("base_model.model.{module}.lora_{factor}.weight")
     }
+
+    /// What PEFT calls the adapter of the parameter `of` of `module`, the experts of a layer; `None` if it has none. The
+    /// last one that has an adapter is the outermost.
+    pub fn of_experts(&self, module: &str, of: &str) -> Option<String> {
+        let has_one = |of: &str| self.parameters.contains(&format!("{module}.{of}"));
+        let is_inner = of == EXPERT_PARAMETERS[0] && has_one(EXPERT_PARAMETERS[1]);
+        has_one(of).then(|| format!("{module}{}", if is_inner { ".base_layer" } else { "" }))
+    }
 }
 
 impl Shape {
@@ -58,7 +86,21 @@ impl Shape {
             let sizes = [("A", low_rank.rank * inputs), ("B", count / inputs * low_rank.rank)];
             Some(sizes.map(|(factor, count)| (LowRank::factor(module, factor), count)))
         };
-        model.iter().filter_map(factors).flatten().collect()
+        let mut list: Vec<(String, usize)> = model.iter().filter_map(factors).flatten().collect();
+        for parameter in &low_rank.parameters {
+            let (Some((module, of)), Some(mixture)) = (parameter.rsplit_once('.'), self.mixture) else {
+                panic!("{parameter} should be one of the experts of a mixture.")
+            };
+            let (hidden, inner) = (self.hidden_size, mixture.intermediate_size);
+            let is_down = of == EXPERT_PARAMETERS[1];
+            let [inputs, outputs] = if is_down { [inner, hidden] } else { [hidden, 2 * inner] };
+            let adapter = low_rank.of_experts(module, of).expect("it is among them");
+            let sizes = [("A", inputs), ("B", outputs)];
+            list.extend(sizes.map(|(factor, size)| {
+                (LowRank::factor(&adapter, factor), mixture.experts * low_rank.rank * size)
+            }));
+        }
+        list
     }
 
     /// Columns of the matrix of a linear layer, of `count` elements.
@@ -86,6 +128,17 @@ mod tests {
         let whole: Vec<f64> = matmul_nn(&b, &a, n, k, r).iter().map(|w| 0.25 * w).collect();
         let want = matmul_nt(&x, &whole, m, n, k);
         assert_close("y", &low_rank(&x, &a, &b, 0.25, sizes), &want, 1e-14);
+    }
+
+    /// Two experts of rank 2, with 2 inputs and 1 output: an element of A is 100 expert + 10 row + column.
+    #[test]
+    fn factors_of_experts_are_rows_of_a_and_columns_of_b() {
+        let a = [0.0, 1.0, 10.0, 11.0, 100.0, 101.0, 110.0, 111.0];
+        let [of_a, of_b] = of_expert(&a, &[0.0, 100.0, 1.0, 101.0], 1, [2, 1, 2, 2]);
+        assert_eq!((of_a.as_slice(), of_b.as_slice()), (&a[4..], &[100.0, 101.0][..]));
+        let [all_a, all_b] = to_all(&of_a, &of_b, 1, 2);
+        assert_eq!((&all_a[..4], &all_a[4..]), (&[0.0; 4][..], &a[4..]));
+        assert_eq!(all_b, [0.0, 100.0, 0.0, 101.0]);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! those of cold experts' rows and of the copies, by the plan and by the transport.
 
 use super::against_one::{BF16, RECOMPUTED, SGD, small};
+use super::layouts::EXPERT_ADAPTERS;
 use super::spread::{GRADIENTS, Keys, MICRO_BATCHES, OPTIMIZER, Spread, TOKENS, ZERO_1};
 use super::trial::{IN_BF16, IN_F32, OVERFLOWS, PLAIN, Variation, train_as_one};
 use crate::runs::{FolderRun, Setup, Trained, metrics, newest_checkpoint};
@@ -133,6 +134,8 @@ fn variants_of_hot_experts_train_as_on_one() {
     let operators = "--recompute_config.select_recompute={feed_forward.permute: True, \
                      feed_forward.experts.w_gate_up: True, feed_forward.experts.w_down: True}";
     train_as_one(hot, &[TWO], &Variation { keys: &[operators], ..HOT_EXPERTS });
+    let adapted = Variation { keys: &[EXPERT_ADAPTERS], ..HOT_EXPERTS };
+    train_as_one(hot, &[TWO, SHARDED], &adapted);
     let muon = Variation { keys: &["--optimizer={type: Muon, weight_decay: 0.1}"], ..HOT_EXPERTS };
     train_as_one(hot, &[SHARDED], &muon);
     train_as_one(hot, &[TWO], &Variation { keys: &["--context.tier=portable"], ..HOT_EXPERTS });

@@ -1,7 +1,7 @@
 //! Every kind of model on every layout of ranks, and of two models each layout in each variation.
 
 use super::against_one::{BF16, RECOMPUTED, ROUNDED, SGD, small};
-use super::spread::{OPTIMIZER, Spread, TOKENS, ZERO_1};
+use super::spread::{OPTIMIZER, Spread, TOKENS, WEIGHTS, ZERO_1, ZERO_2};
 use super::trial::{
     IN_F32, Model, OVERFLOWS, Ones, PARTS_IN_BF16, PLAIN, ROUNDED_PARTS, Variation, compare_results,
     train_as_one,
@@ -99,6 +99,9 @@ const DROPOUT: &[&str] = &[
 
 const ADAPTERS: &str = "--model.model_config.pet_config={pet_type: lora, random_base: True, lora_rank: 4, lora_alpha: 8, \
                         lora_dropout: 0.1, target_modules: '.*wq|.*wv|.*wo|.*mlp[.]gate_proj|.*mlp[.]down_proj'}";
+
+pub const EXPERT_ADAPTERS: &str = "--model.model_config.pet_config={pet_type: lora, random_base: True, lora_rank: 3, \
+                                   target_modules: '.*wq', target_parameters: experts}";
 
 const IN_HALVES: Variation<'_> = Variation { name: "bf16", keys: BF16, bounds: PARTS_IN_BF16, ..PLAIN };
 
@@ -221,6 +224,16 @@ fn experts_with_biases_train_as_on_one_rank() {
     train_as_one(experts_of_pangu, &[pair, SEQUENCE], &PLAIN);
     let recomputed = Variation { keys: RECOMPUTED, ..PLAIN };
     train_as_one(experts_of_gpt2, &[both], &recomputed);
+}
+
+/// Each rank has the factors of its experts; of ranks that share matrices each has A of gate and up, and B of down.
+#[test]
+fn adapters_of_experts_train_as_on_one_rank() {
+    let adapted = Variation { keys: &[EXPERT_ADAPTERS], ..PLAIN };
+    let spread = |keys| Spread { data: 4, expert: 2, keys, ..Spread::ONE };
+    let both = Spread { data: 2, expert: 2, ..TENSOR };
+    let spreads = [both, spread(ZERO_1), SEQUENCE, STAGES, spread(ZERO_2), spread(WEIGHTS)];
+    train_as_one(mixture, &spreads[..if is_long() { 6 } else { 2 }], &adapted);
 }
 
 /// All of them with `GRISTMILL_LONG`, else few: with each layout and each variation, of one of both models.

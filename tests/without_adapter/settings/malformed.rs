@@ -54,6 +54,10 @@ const MALFORMED: &str = r#"
 = x.yaml:4: model.model_config.pet_config: trains adapters, and no base model is named; write `load_checkpoint`, or `random_base: True` under `pet_config` to adapt random weights
 +    pet_config: { pet_type: lora, target_modules: '.*wx' }
 = x.yaml:4: model.model_config.pet_config.target_modules: `.*wx` matches no linear layer; there are q_proj (linear_qkv, wq, dense1, w_qkv, query_key_value, qkv_proj); k_proj (linear_qkv, wk, dense2, w_qkv, query_key_value, qkv_proj); v_proj (linear_qkv, wv, dense3, w_qkv, query_key_value, qkv_proj); o_proj (linear_proj, wo, dense, projection); gate_proj (linear_fc1, w1, w_gate_hidden, dense_h_to_4h, mapping, gate_up_proj); up_proj (linear_fc1, w3, w_gate_hidden, dense_h_to_4h, mapping, gate_up_proj); down_proj (linear_fc2, w2, dense_4h_to_h, projection)
++    pet_config: { pet_type: lora, random_base: True, target_parameters: 'experts' }
+= x.yaml:4: model.model_config.pet_config.target_parameters: `experts` matches no matrices of all experts; this model has none that can have adapters
++    pet_config: { pet_type: lora, target_parameters: 'experts', lora_dropout: 0.1 }
+= x.yaml:4: model.model_config.pet_config.lora_dropout: must be 0 with `target_parameters`: adapters of experts have no dropout, as in PEFT
 +    pet_config: { pet_type: lora, random_base: True, target_modules: '.*wq', exclude_layers: ['0', '1'] }
 = x.yaml:4: model.model_config.pet_config.exclude_layers: leaves nothing that the target modules match; exclude less
 +    pet_config: { pet_type: lora, random_base: True, target_modules: '.*wq', freeze_include: ['*lora*'] }

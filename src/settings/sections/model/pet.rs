@@ -3,7 +3,7 @@
 use super::PATH;
 use crate::element::Element;
 use crate::model::config::{FactorInit, LowRank, ModelConfig};
-use crate::model::{ModuleList, select_modules};
+use crate::model::{ModuleList, Selected, select_modules};
 use crate::settings::engine::*;
 use std::path::{Path, PathBuf};
 
@@ -18,13 +18,20 @@ rows! {
         lora_rank: usize = Shape.default(8).within(SIZE),
         /// Scale of the adapters: the product of A and B is multiplied by `lora_alpha / lora_rank`.
         lora_alpha: f64 = Numbers.default(16.0).within(ABOVE_ZERO),
-        /// Dropout probability of A's input. Layers that are stored as one matrix, such as q, k and v, share a mask.
+        /// Dropout probability of A's input. Layers that are stored as one matrix, such as q, k and v, share a mask. It
+        /// must be 0 with `target_parameters`, as in PEFT, and is by default.
         lora_dropout: f64 = Numbers.default(0.01).within(SHARE_BELOW_ONE),
         /// Layers that get adapters: regular expressions that match from the start of a name or of a part of it. Names
         /// are those of Hugging Face (`q_proj`), of MindFormers (`wq`, `attention.wq`) and of Megatron (`linear_qkv`).
-        /// Required, except under `model.arch.type: ...WithLora`.
+        /// Required, except under `model.arch.type: ...WithLora` and beside `target_parameters`.
         target_modules: Vec<String> = Shape.optional().example("['.*wq', '.*wv']"),
-        /// Layers that get no adapters although `target_modules` matches them: regular expressions of the same form.
+        /// Experts that get adapters, by the parameters that hold the matrices of all experts of a layer in
+        /// `transformers`, whatever files call them: regular expressions as in `target_modules`, such as
+        /// `mlp.experts.gate_up_proj` and `mlp.experts.down_proj`. Each expert has factors of its own, and gate and up
+        /// of an expert share A, as in PEFT, whose key this is.
+        target_parameters: Vec<String> = Shape.optional().example("['experts.down_proj']"),
+        /// Layers that get no adapters although `target_modules` or `target_parameters` matches them: regular
+        /// expressions of the same form.
         exclude_layers: Vec<String> = Shape.optional().example("['1']"),
         /// Initial values of A: `he_uniform`, uniform in ±1/√(columns of A), or `normal`, with a standard deviation of
         /// 0.01. B starts at zero.
@@ -122,10 +129,12 @@ impl Pet {
     /// # Errors
     /// The key whose patterns do not fit the model, and why.
     pub(crate) fn low_rank(&self, config: &ModelConfig) -> std::result::Result<LowRank, (String, String)> {
-        let modules = select_modules(config, &self.target_modules, &self.exclude_layers);
-        let modules = modules.map_err(|(list, message)| {
+        let selected =
+            select_modules(config, &self.target_modules, &self.target_parameters, &self.exclude_layers);
+        let Selected { modules, parameters } = selected.map_err(|(list, message)| {
             let key = match list {
                 ModuleList::Targets => "target_modules",
+                ModuleList::Parameters => "target_parameters",
                 ModuleList::Excluded => "exclude_layers",
             };
             (path_of(key), message)
@@ -137,6 +146,7 @@ impl Pet {
             init: self.lora_a_init,
             base: self.base_dtype.map(BaseType::element),
             modules,
+            parameters,
         })
     }
 
@@ -172,8 +182,14 @@ fn read_at(source: &Source, path: &str) -> Pet {
         return Pet::default();
     }
     let section = Reader::open(source, path, &[Pet::ID]);
-    let pet = Pet::read(&section);
-    if pet.target_modules.is_empty() {
+    let mut pet = Pet::read(&section);
+    if !pet.target_parameters.is_empty() {
+        if !section.has("lora_dropout") {
+            pet.lora_dropout = 0.0;
+        }
+        let message = "must be 0 with `target_parameters`: adapters of experts have no dropout, as in PEFT";
+        section.require(&["lora_dropout"], pet.lora_dropout == 0.0, message);
+    } else if pet.target_modules.is_empty() {
         section.missing("target_modules", "patterns of the layers that get adapters, such as `.*wq|.*wv`");
     }
     pet

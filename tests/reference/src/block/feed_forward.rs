@@ -188,7 +188,7 @@ impl Block<'_> {
     fn with_mixture<R>(&self, mixture: &Mixture, f: impl FnOnce(&Layer<'_>) -> R) -> R {
         let Some(memory) = self.memory else { panic!("layer {} should have a router state.", self.layer) };
         let (weights, sequence_length, path) = (self.weights, self.sequence_length, self.path("mlp"));
-        let storage = self.shape.storage;
-        f(&Layer { mixture, weights, path: &path, memory, sequence_length, storage })
+        let (storage, low_rank) = (self.shape.storage, self.shape.low_rank.as_ref());
+        f(&Layer { mixture, weights, path: &path, memory, sequence_length, storage, low_rank })
     }
 }

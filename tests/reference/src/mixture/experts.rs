@@ -3,6 +3,7 @@
 use super::{Layer, Network, SHARED_GATE, Shared};
 use crate::gelu::{gelu, gelu_backward};
 use crate::gpt::{Weights, accumulate};
+use crate::low_rank::{EXPERT_PARAMETERS, LowRank, low_rank, low_rank_backward, of_expert, to_all};
 use crate::matmul::{linear, linear_backward, matmul_nn, matmul_nt, matmul_tn};
 use crate::swiglu::{Gate, gated, gated_backward};
 use crate::vector::{add, dot};
@@ -20,7 +21,7 @@ impl Layer<'_> {
         }
         let [gate, up] = self.gate_up(name, x);
         let activated = self.storage.store(gated(&gate, &up, self.gate()));
-        self.storage.store(self.project(name, NAMES[2], &activated, self.width()))
+        self.storage.store(self.down(name, &activated))
     }
 
     /// The activation of an expert's gate.
@@ -44,12 +45,44 @@ impl Layer<'_> {
         }
         let [gate, up] = self.gate_up(name, x);
         let activated = store(gated(&gate, &up, self.gate()));
-        let dactivated = store(self.project_backward(name, NAMES[2], &activated, dy, self.width(), grads));
-        let (dgate, dup) = gated_backward(&gate, &up, &dactivated, self.gate());
+        let mut dactivated = self.project_backward(name, NAMES[2], &activated, dy, self.width(), grads);
+        if let Some(lora) = self.lora(name, EXPERT_PARAMETERS[1], &activated, self.width()) {
+            dactivated = add(&dactivated, &lora.backward(&activated, dy, grads));
+        }
+        let (dgate, dup) = gated_backward(&gate, &up, &store(dactivated), self.gate());
         let (dgate, dup) = (store(dgate), store(dup));
         let inner = self.inner(name);
         let dx = self.project_backward(name, NAMES[0], x, &dgate, inner, grads);
-        store(add(&dx, &self.project_backward(name, NAMES[1], x, &dup, inner, grads)))
+        let mut dx = add(&dx, &self.project_backward(name, NAMES[1], x, &dup, inner, grads));
+        if let Some(lora) = self.lora(name, EXPERT_PARAMETERS[0], x, 2 * inner) {
+            let rows = dgate.chunks_exact(inner).zip(dup.chunks_exact(inner));
+            let both: Vec<f64> = rows.flat_map(|(gate, up)| gate.iter().chain(up).copied()).collect();
+            dx = add(&dx, &lora.backward(x, &both, grads));
+        }
+        store(dx)
+    }
+
+    /// down_proj of the expert `name` on x (M, F), plus what its adapter adds.
+    fn down(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let y = self.project(name, NAMES[2], x, self.width());
+        match self.lora(name, EXPERT_PARAMETERS[1], x, self.width()) {
+            Some(lora) => add(&y, &lora.forward(x)),
+            None => y,
+        }
+    }
+
+    /// The adapter of the parameter `of` in the expert `name`, which maps x to `n` columns; `None` if it has none, as a
+    /// shared expert.
+    fn lora(&self, name: &str, of: &str, x: &[f64], n: usize) -> Option<ExpertLora> {
+        let expert: usize = name.strip_prefix("experts.")?.parse().ok()?;
+        let adapter = self.low_rank?.of_experts(&format!("{}.experts", self.path), of)?;
+        let names = ["A", "B"].map(|factor| LowRank::factor(&adapter, factor));
+        let (rank, experts) = (self.low_rank?.rank, self.mixture.experts);
+        let a = &self.weights[&names[0]];
+        let k = a.len() / (rank * experts);
+        let factors = of_expert(a, &self.weights[&names[1]], expert, [experts, n, k, rank]);
+        let sizes = [x.len() / k, n, k, rank];
+        Some(ExpertLora { scale: self.low_rank?.scale, names, factors, sizes, expert, experts })
     }
 
     /// The shared expert on x (N, D), times σ(x·w) if it is gated.
@@ -101,7 +134,15 @@ impl Layer<'_> {
 
     /// The outputs of gate_proj and up_proj, (M, F) each.
     fn gate_up(&self, name: &str, x: &[f64]) -> [Vec<f64>; 2] {
-        [NAMES[0], NAMES[1]].map(|of| self.storage.store(self.project(name, of, x, self.inner(name))))
+        let inner = self.inner(name);
+        let added = self.lora(name, EXPERT_PARAMETERS[0], x, 2 * inner).map(|lora| lora.forward(x));
+        [0, 1].map(|half| {
+            let mut y = self.project(name, NAMES[half], x, inner);
+            let rows = added.iter().flat_map(|added| added.chunks_exact(2 * inner));
+            let added = rows.flat_map(|row| &row[half * inner..][..inner]);
+            y.iter_mut().zip(added).for_each(|(y, added)| *y += added);
+            self.storage.store(y)
+        })
     }
 
     /// F, the width of the expert `name`.
@@ -156,6 +197,36 @@ impl Layer<'_> {
         if self.weights.contains_key(&bias) {
             accumulate(grads, &bias, dbias);
         }
+        dx
+    }
+}
+
+/// The adapter of a matrix of one expert.
+struct ExpertLora {
+    scale: f64,
+    /// The names of A and B of all experts.
+    names: [String; 2],
+    /// A (r, k) and B (n, r) of this expert.
+    factors: [Vec<f64>; 2],
+    /// m, n, k and r.
+    sizes: [usize; 4],
+    expert: usize,
+    experts: usize,
+}
+
+impl ExpertLora {
+    /// What it adds for x (m, k): (m, n).
+    fn forward(&self, x: &[f64]) -> Vec<f64> {
+        let [a, b] = &self.factors;
+        low_rank(x, a, b, self.scale, self.sizes)
+    }
+
+    /// The gradient of x (m, k), given dy (m, n); adds those of the factors to `grads`.
+    fn backward(&self, x: &[f64], dy: &[f64], grads: &mut Weights) -> Vec<f64> {
+        let [a, b] = &self.factors;
+        let (dx, da, db) = low_rank_backward(x, a, b, dy, self.scale, self.sizes);
+        let of_all = to_all(&da, &db, self.expert, self.experts);
+        self.names.iter().zip(of_all).for_each(|(name, gradient)| accumulate(grads, name, gradient));
         dx
     }
 }

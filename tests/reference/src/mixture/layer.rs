@@ -3,6 +3,7 @@
 use super::{Choices, EXPERT_SCALE, Losses, Memory, Mixture, ROUTER, balance, slots};
 use crate::expert_scale::{scale_gates, scale_gates_backward};
 use crate::gpt::{Weights, accumulate};
+use crate::low_rank::LowRank;
 use crate::matmul::{linear, linear_backward};
 use crate::storage::Storage;
 use crate::vector::{add, add_scaled, dot};
@@ -22,6 +23,8 @@ pub struct Layer<'a> {
     pub sequence_length: usize,
     /// What activations and their gradients are rounded to; scores and gates are not.
     pub storage: Storage,
+    /// Adapters of the model.
+    pub low_rank: Option<&'a LowRank>,
 }
 
 /// The result of a forward pass, with what the backward pass needs.

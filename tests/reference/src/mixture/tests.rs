@@ -4,11 +4,13 @@ use super::*;
 use crate::gelu::gelu;
 use crate::gpt::Weights;
 use crate::gradient_check::{assert_close, assert_gradient};
+use crate::low_rank::{EXPERT_PARAMETERS, LowRank};
 use crate::matmul::linear;
 use crate::random::Random;
 use crate::storage::Storage;
 use crate::swiglu::{Gate, swiglu};
 use crate::vector::{add, dot};
+use std::collections::BTreeSet;
 
 const T: usize = 5;
 const N: usize = 2 * T;
@@ -70,6 +72,7 @@ fn layer<'a>(mixture: &'a Mixture, weights: &'a Weights, memory: &'a Memory) -> 
         memory,
         sequence_length: T,
         storage: Storage::Exact,
+        low_rank: None,
     }
 }
 
@@ -77,6 +80,54 @@ fn layer<'a>(mixture: &'a Mixture, weights: &'a Weights, memory: &'a Memory) -> 
 fn memory(mixture: &Mixture) -> Memory {
     let bias = (0..mixture.experts).map(|expert| 0.03 * expert as f64).collect();
     Memory { bias, ..Memory::new(mixture) }
+}
+
+/// Adapters of both matrices of experts beside a shared one, and of gate and up alone with choices that are dropped.
+#[test]
+fn gradients_of_adapters_are_finite_differences() {
+    let tight = Mixture { capacity: Some(TIGHT), norm: Some(GateNorm::SUM), ..PLAIN };
+    for (mixture, parameters) in [(&SIGMOID, &EXPERT_PARAMETERS[..]), (&tight, &EXPERT_PARAMETERS[..1])] {
+        let parameters = parameters.iter().map(|of| format!("model.layers.0.mlp.experts.{of}")).collect();
+        let low_rank = LowRank { rank: 2, scale: 1.5, modules: BTreeSet::new(), parameters };
+        let (mut weights, memory, mut random) = (weights(mixture), memory(mixture), Random::new(103));
+        let without = layer(mixture, &weights, &memory).forward(&[0.1; N * D], &[0.1; N * D]).y;
+        let names = |of: &str| {
+            let adapter = low_rank.of_experts("model.layers.0.mlp.experts", of);
+            adapter.map(|adapter| ["A", "B"].map(|factor| LowRank::factor(&adapter, factor)))
+        };
+        for (of, sizes) in EXPERT_PARAMETERS.iter().zip([[D, 2 * 5], [5, D]]) {
+            for (name, size) in names(of).into_iter().flatten().zip(sizes) {
+                let factor = random.normal(size * 2 * mixture.experts).iter().map(|x| 0.5 * x).collect();
+                assert!(weights.insert(name, factor).is_none(), "both have names of their own");
+            }
+        }
+        fn adapted<'a>(layer: Layer<'a>, low_rank: &'a LowRank) -> Layer<'a> {
+            Layer { low_rank: Some(low_rank), ..layer }
+        }
+        let with =
+            adapted(layer(mixture, &weights, &memory), &low_rank).forward(&[0.1; N * D], &[0.1; N * D]).y;
+        assert!(with.iter().zip(&without).any(|(with, without)| (with - without).abs() > 1e-3));
+        let (x, dy) = (random.normal(N * D), random.normal(N * D));
+        let objective = |weights: &Weights, x: &[f64]| {
+            let visit = adapted(layer(mixture, weights, &memory), &low_rank).forward(x, x);
+            let Losses { expert, sequence, z } = mixture.losses;
+            let losses = expert * visit.losses.expert + sequence * visit.losses.sequence + z * visit.losses.z;
+            dot(&visit.y, &dy) + losses
+        };
+        let own = adapted(layer(mixture, &weights, &memory), &low_rank);
+        let (visit, mut grads) = (own.forward(&x, &x), Weights::new());
+        let [dx, dscored] = own.backward([&x, &x], &visit, &dy, 1.0, &mut grads);
+        assert_gradient("x", &add(&dx, &dscored), &x, |x| objective(&weights, x));
+        assert!(grads.keys().eq(weights.keys()), "every tensor has a gradient");
+        let mut moved = weights.clone();
+        for (name, tensor) in weights.iter().filter(|(name, _)| name.contains(".lora_")) {
+            assert_gradient(name, &grads[name], tensor, |tensor| {
+                moved.insert(name.clone(), tensor.to_vec());
+                objective(&moved, &x)
+            });
+            moved.insert(name.clone(), tensor.clone());
+        }
+    }
 }
 
 #[test]
