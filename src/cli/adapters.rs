@@ -11,7 +11,7 @@ pub fn pet_config(
     rank: u32,
     alpha: Option<f64>,
     dropout: f64,
-    targets: &[String],
+    [targets, experts]: [&[String]; 2],
     base: Option<&str>,
 ) -> Vec<(&'static str, Value)> {
     let mut keys = vec![
@@ -21,6 +21,7 @@ pub fn pet_config(
         ("lora_dropout", json!(dropout)),
         ("target_modules", json!(targets)),
     ];
+    keys.extend((!experts.is_empty()).then(|| ("target_parameters", json!(experts))));
     keys.extend(base.map(|base| ("base_dtype", json!(base))));
     keys
 }

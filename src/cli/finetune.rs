@@ -65,7 +65,8 @@ pub struct Arguments {
     /// Share of the adapters' inputs that training drops [default: 0]
     #[arg(long, value_name = "SHARE", conflicts_with = "full", value_parser = numbers::share)]
     lora_dropout: Option<f64>,
-    /// The layers that get adapters, such as q_proj,v_proj [default: all linear layers]
+    /// The layers that get adapters, such as q_proj,v_proj, and experts.gate_up_proj,experts.down_proj for those of a
+    /// mixture [default: all linear layers; of a mixture those of attention]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "full")]
     targets: Vec<String>,
     /// Store the frozen matrices under the adapters in 4 or 8 bits

@@ -132,7 +132,7 @@ fn adapters(arguments: &Arguments, path: &Path, overrides: &[Override]) -> Resul
         return Err(Error::config("--lora", message));
     }
     let targets: Vec<String> = adaptable(&model).into_iter().collect();
-    let keys = pet_config((*rank).into(), None, 0.0, &targets, base.as_deref());
+    let keys = pet_config((*rank).into(), None, 0.0, [&targets, &[]], base.as_deref());
     Ok(Some(Override::of("model.model_config.pet_config", &keys.into_iter().collect())))
 }
 

@@ -13,16 +13,19 @@ use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::model::config::BalanceLosses;
 use crate::model::groups::compile;
-use crate::model::{adaptable, adaptable_modules};
+use crate::model::{adaptable, adaptable_modules, adaptable_parameters};
 use crate::settings::{Override, RunConfig, RunPlan};
 use crate::train::pretrained::{check_tokenizer, check_weights};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The run ends after this many evaluations without a better one, out of the ten that it has.
 const PATIENCE: u64 = 4;
 /// The rank of adapters.
 const RANK: u32 = 16;
+/// The words for all linear layers that a model adapts by default.
+const ALL: [&str; 2] = ["all", "all-linear"];
 /// The key that says how samples share rows.
 const PACKING_KEY: &str = "data_loader.packing";
 /// MindFormers' handler that packs, which is another way to write this key.
@@ -139,22 +142,26 @@ impl Arguments {
         Ok(keys.yaml())
     }
 
-    /// Refuses targets that match no linear layer of the model under the names of its files. A target is a whole name,
-    /// the end of a name, or a regular expression of one.
+    /// Refuses targets that match no linear layer of the model under the names of its files, nor its experts. A target
+    /// is a whole name, the end of a name, or a regular expression of one.
     fn check_targets(&self, plan: &RunPlan) -> Result<()> {
+        let [_, targets] = self.split_targets(plan);
         let modules = adaptable_modules(&plan.model);
-        let is_one = |target: &str| {
-            let of_name = format!("(^|\\.)(?:{target})$");
-            let pattern = compile(&of_name).ok();
-            modules
-                .iter()
-                .any(|module| pattern.as_ref().is_some_and(|pattern| pattern.is_match(module.as_bytes())))
-        };
-        let wrong = |target: &&String| !["all", "all-linear"].contains(&target.as_str()) && !is_one(target);
-        let Some(target) = self.targets.iter().find(wrong) else { return Ok(()) };
+        let wrong = |target: &&String| !ALL.contains(&target.as_str()) && !is_one_of(target, &modules);
+        let Some(target) = targets.iter().find(wrong) else { return Ok(()) };
         let names = adaptable(&plan.model).into_iter().collect::<Vec<_>>().join(", ");
-        let message = format!("`{target}` is no linear layer of this model; it has {names}, or all");
+        let has_experts = !adaptable_parameters(&plan.model).is_empty();
+        let experts = if has_experts { ", experts.gate_up_proj, experts.down_proj" } else { "" };
+        let message = format!("`{target}` is no linear layer of this model; it has {names}{experts}, or all");
         Err(Error::config("--targets", message))
+    }
+
+    /// The targets that name experts, and the others.
+    fn split_targets(&self, plan: &RunPlan) -> [Vec<String>; 2] {
+        let parameters = adaptable_parameters(&plan.model);
+        let is_of_experts = |target: &&String| target.contains("experts") && is_one_of(target, &parameters);
+        let (experts, others) = self.targets.iter().partition::<Vec<&String>, _>(is_of_experts);
+        [experts, others].map(|targets| targets.into_iter().cloned().collect())
     }
 
     /// Whether the user's keys say whether samples share rows.
@@ -242,12 +249,17 @@ impl Arguments {
         if !self.full {
             let written = keys.number::<u32>("model.model_config.pet_config.lora_rank");
             let rank = written.or(self.lora.map(u32::from)).unwrap_or(RANK);
-            let all = matches!(&self.targets[..], [] | [_])
-                && self.targets.iter().all(|one| ["all", "all-linear"].contains(&&**one));
-            let targets =
-                if all { adaptable(&plan.model).into_iter().collect() } else { self.targets.clone() };
+            let [experts, targets] = self.split_targets(plan);
+            let all = match &targets[..] {
+                [] => experts.is_empty(),
+                [one] => ALL.contains(&one.as_str()),
+                _ => false,
+            };
+            let targets = if all { adaptable(&plan.model).into_iter().collect() } else { targets };
             let dropout = self.lora_dropout.unwrap_or(0.0);
-            for (key, value) in pet_config(rank, self.lora_alpha, dropout, &targets, self.base.as_deref()) {
+            for (key, value) in
+                pet_config(rank, self.lora_alpha, dropout, [&targets, &experts], self.base.as_deref())
+            {
                 keys.add_json(&format!("model.model_config.pet_config.{key}"), &value);
             }
         }
@@ -333,6 +345,12 @@ impl Arguments {
         keys.add("callbacks.0.save_checkpoint_steps", interval(all));
         keys.add("callbacks.0.keep_checkpoint_max", 1);
     }
+}
+
+/// Whether `target` is one of `names`, the end of one, or a regular expression of either.
+fn is_one_of(target: &str, names: &BTreeSet<String>) -> bool {
+    let pattern = compile(&format!("(^|\\.)(?:{target})$"));
+    pattern.is_ok_and(|pattern| names.iter().any(|name| pattern.is_match(name.as_bytes())))
 }
 
 /// A path as a value, whatever characters it contains.

@@ -25,7 +25,11 @@ const FLAGS: [Flag; 21] = [
         |given| given.lora_dropout.is_some(),
         &["model.model_config.pet_config.lora_dropout"],
     ),
-    flag("--targets", |given| !given.targets.is_empty(), &["model.model_config.pet_config.target_modules"]),
+    flag(
+        "--targets",
+        |given| !given.targets.is_empty(),
+        &["model.model_config.pet_config.target_modules", "model.model_config.pet_config.target_parameters"],
+    ),
     flag("--base", |given| given.base.is_some(), &["model.model_config.pet_config.base_dtype"]),
     flag("--full", |given| given.full, &[PET]),
     flag("--learning-rate", |given| given.learning_rate.is_some(), &["lr_schedule.learning_rate"]),

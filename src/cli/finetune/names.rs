@@ -29,7 +29,7 @@ pub(super) const NAMES: [(&str, Ours); 39] = [
     ("r rank lora_r lora_rank", As("--lora {}")),
     ("alpha", As("--lora-alpha {}")),
     ("dropout", As("--lora-dropout {}")),
-    ("target_modules lora_target_modules lora_target lora_modules", As("--targets {}")),
+    ("target_modules lora_target_modules lora_target lora_modules target_parameters", As("--targets {}")),
     ("max_seq_length max_seq_len model_max_length cutoff_len seq_length", As("--max-length {}")),
     ("val_size test_size eval_split", By(held_out)),
     ("eval_file eval_dataset eval_dataset_dir validation_file valid_file", As("--eval {FILE}")),
