@@ -66,7 +66,7 @@ impl Mixture<Parameter> {
         let start = |tape: &mut Tape<'_, 'p>| {
             let (shared, sizes) = shared?;
             let inner = (sizes.intermediate_size as u32, ctx.config.shared_gate());
-            Some((shared, tape.scope("shared", |tape| shared.start(tape, inner, h, factor))))
+            Some((shared, tape.scope("shared", |tape| shared.start(tape, ctx, inner, h, factor))))
         };
         let routed = Routed { config, state, layer, h, scored: scored.unwrap_or(h) };
         let sum = |tape: &mut Tape<'_, 'p>| {
@@ -76,7 +76,7 @@ impl Mixture<Parameter> {
                 started = ctx.expert_ranks.and_then(|_| start(tape));
             }); // (N, D)
             if let Some((shared, started)) = started.or_else(|| start(tape)) {
-                y = tape.scope("shared", |tape| shared.add(tape, started, y, factor)); // (N, D)
+                y = tape.scope("shared", |tape| shared.add(tape, ctx, started, y, factor)); // (N, D)
             }
             y
         };
@@ -322,15 +322,16 @@ impl Shared<Parameter> {
     fn start<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
         (inner, activation): (u32, Gate),
         h: Var, // (N, D)
         factor: Option<f32>,
     ) -> Started {
-        let gate_up = tape.scope("w_gate_up", |tape| tape.linear(h, &self.w_gate_up, None, None)); // (N, 2 S)
+        let gate_up = tape.scope("w_gate_up", |tape| self.w_gate_up.forward(tape, ctx, h, None)); // (N, 2 S)
         let inner = tape.scope("mul", |tape| tape.swiglu(gate_up, inner, activation)); // (N, S)
         let Some(gate) = &self.gate else { return Started::Inner(inner) };
         // (N, D)
-        let output = tape.scope("w_down", |tape| tape.scaled_linear(inner, &self.w_down, None, None, factor));
+        let output = tape.scope("w_down", |tape| self.w_down.scaled_part(tape, ctx, inner, None, factor));
         let logit = tape.scope("gate", |tape| tape.scores(h, gate, None)); // (N, 1)
         Started::Gated { output, logit }
     }
@@ -339,14 +340,15 @@ impl Shared<Parameter> {
     fn add<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'_>,
         started: Started,
         y: Var, // (N, D)
         factor: Option<f32>,
     ) -> Var {
         match started {
             Started::Inner(inner) => {
-                let w = &self.w_down;
-                tape.scope("w_down", |tape| tape.scaled_linear(inner, w, None, Some(y), factor)) // (N, D)
+                // (N, D)
+                tape.scope("w_down", |tape| self.w_down.scaled_part(tape, ctx, inner, Some(y), factor))
             }
             Started::Gated { output, logit } => {
                 tape.scope("gated", |tape| tape.row_gate(output, logit, Some(y))) // (N, D)

@@ -89,7 +89,7 @@ pub(crate) fn select_modules(
                 stack.name
             ),
             None => format!(
-                "matches {name}, but adapters of experts without a gate, of routers, of shared experts, of the up-projections of latent \
+                "matches {name}, but adapters of experts without a gate, of routers, of the up-projections of latent \
                  attention and of what fuses multi-token prediction are not built; match fewer, or exclude it by \
                  `exclude_layers`"
             ),
@@ -320,13 +320,15 @@ mod tests {
                 "select them by `target_parameters`, such as model.layers.1.mlp.experts",
             ),
             ("router", "mlp.gate", "are not built"),
-            ("shared_expert.down", "down_proj", "are not built"),
+            ("shared_expert_gate", "shared_expert_gate", "are not built"),
         ] {
             let selected = select_modules(&mixture, &list(&[targets]), &[], &list(&["layers.0"]));
             let (_, message) = selected.unwrap_err();
             assert!(message.contains(named) && message.contains(why), "{message}");
         }
         assert_eq!(first_layer(&mixture, &["w1"], &["1", "2", "multi_token"]), ["mlp.gate_proj"]);
+        let shared = select_modules(&mixture, &list(&["shared_expert.*_proj"]), &[], &[]).unwrap().modules;
+        assert_eq!(shared.len(), 6, "{shared:?}");
         let of_llama = select_modules(&llama, &[], &list(&["gate_up_proj"]), &[]).unwrap_err();
         assert_eq!(of_llama.0, ModuleList::Parameters);
         assert!(of_llama.1.ends_with("this model has none that can have adapters"), "{}", of_llama.1);

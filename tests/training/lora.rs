@@ -60,7 +60,7 @@ fn adapters_of_experts_follow_the_reference() {
     let routing =
         "expert_num: 4, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1, first_k_dense_replace: 1";
     let both = adapters_of_experts(
-        "lora_rank: 3, lora_alpha: 12, target_modules: '.*wq', target_parameters: experts",
+        "lora_rank: 3, lora_alpha: 12, target_modules: '.*wq|.*shared_experts.*proj', target_parameters: experts",
     );
     follows_the_reference(&Setup::experts("experts", routing, &both), 4);
     let dropped = "expert_num: 4, num_experts_chosen: 2, capacity_factor: 0.8";
@@ -229,15 +229,15 @@ fn merged_weights_evaluate_as_the_adapters_do() {
     let llama = "n_kv_heads: 2, rotary_interleaved: True";
     let keys = adapters("lora_rank: 4, target_modules: '.*'");
     let mixture: fn(&'static str, &str) -> Setup = |name, model| {
-        let routing = "expert_num: 3, num_experts_chosen: 2, use_gmm: True";
-        let targets = "target_modules: '.*self_attn.*', target_parameters: experts";
+        let routing = "expert_num: 3, num_experts_chosen: 2, use_gmm: True, shared_expert_num: 1";
+        let targets = "target_modules: '.*self_attn.*|.*shared_experts.*', target_parameters: experts";
         Setup::experts(name, routing, &model.replace("target_modules: '.*'", targets))
     };
     let [of_llama, of_gpt2]: [fn(&'static str, &str) -> Setup; 2] = [Setup::new, Setup::gpt2];
     let cases = [
         ("llama", of_llama, llama, 14),
         ("gpt2", of_gpt2, "max_position_embeddings: 24", 8),
-        ("mixture", mixture, "n_kv_heads: 2", 2 * (4 + 3 * 3)),
+        ("mixture", mixture, "n_kv_heads: 2", 2 * (4 + 3 + 3 * 3)),
     ];
     for (name, make, model, adapted) in cases {
         let run = trained(name, make(name, &format!("{model}, {keys}")));

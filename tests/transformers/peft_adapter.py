@@ -159,13 +159,14 @@ FOLDERS = {
     "tied": ("gpt2", {}, "lora_rank: 4, target_modules: c_attn, freeze_exclude: ['*wte*', '*c_attn.bias']"),
 }
 # The model_type of a mixture, its keys, the linear layers and the parameters that are adapted, and further keys of LoraConfig. Some
-# adapt one parameter alone, or in some layers alone.
+# adapt one parameter alone, or in some layers alone. In classes like Qwen2-MoE PEFT takes every module that is called gate_proj, up_proj or
+# down_proj, also one of a shared expert, for the experts, so here Granite's alone is adapted.
 BOTH = ["experts.gate_up_proj", "experts.down_proj"]
 EXPERTS = {
     "qwen3_moe_experts": ("qwen3_moe", {"router_aux_loss_coef": 0.0, **shapes.ROPE}, ["q_proj"], BOTH, {}),
     "gpt_oss_experts": ("gpt_oss", {"sliding_window": 7, **shapes.ROPE}, ["v_proj"], BOTH, {}),
     "mixtral_experts": ("mixtral", {"router_aux_loss_coef": 0.0, **shapes.ROPE}, [], ["experts.gate_up_proj"], {"use_rslora": True}),
-    "granitemoeshared_experts": ("granitemoeshared", shapes.GRANITE | {"shared_intermediate_size": 56, **shapes.ROPE}, [], BOTH, {}),
+    "granitemoeshared_experts": ("granitemoeshared", shapes.GRANITE | {"shared_intermediate_size": 56, **shapes.ROPE}, ["shared_mlp.input_linear"], BOTH, {}),
     "lfm2_moe_experts": ("lfm2_moe", shapes.LFM2 | {"num_dense_layers": 1}, ["in_proj"], ["experts.down_proj"], {}),
     "deepseek_v3_experts": ("deepseek_v3", shapes.LATENT, ["o_proj"], ["2.mlp.experts.down_proj", "experts.gate_up_proj"], {}),
     "qwen2_moe_experts": ("qwen2_moe", {"router_aux_loss_coef": 0.0, **shapes.ROPE}, ["o_proj"], BOTH, {}),

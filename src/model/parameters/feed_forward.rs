@@ -120,9 +120,9 @@ impl<P> Experts<P> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shared<P> {
     /// Gate, then up: (2·stride of S, D).
-    pub w_gate_up: P,
+    pub w_gate_up: Linear<P>,
     /// (D, S)
-    pub w_down: P,
+    pub w_down: Linear<P>,
     /// (1, D): x · gate is the logit of the factor by which its output is multiplied.
     pub gate: Option<P>,
 }
@@ -277,8 +277,8 @@ impl<P> Shared<P> {
         let [gate_up, down] = stacked((&name, 1), &names.shared_projections, activation, inner, width);
         let gate = StackedRows::new([SHARED_GATE], &[1]).repeated();
         Self {
-            w_gate_up: layer.matrix(Role::Matrix, "feed_forward.shared.w_gate_up", &gate_up, width, std),
-            w_down: layer.matrix(Role::Matrix, "feed_forward.shared.w_down", &down, inner, residual_std),
+            w_gate_up: layer.unbiased("feed_forward.shared.w_gate_up", &gate_up, width, std),
+            w_down: layer.unbiased("feed_forward.shared.w_down", &down, inner, residual_std),
             gate: shared
                 .is_gated
                 .then(|| layer.matrix(Role::Router, "feed_forward.shared.gate", &gate, width, gate_std)),

@@ -228,6 +228,11 @@ impl<'a, P> Scope<'a, P> {
         }
     }
 
+    /// A linear layer without a bias.
+    pub fn unbiased(&mut self, path: &str, rows: &StackedRows, cols: usize, std: f64) -> Linear<P> {
+        self.linear([path, ""], rows, cols, std, false)
+    }
+
     /// A norm over D: its weight at the first path and, for a LayerNorm that has one, its bias at the second.
     pub fn norm(&mut self, [weight, bias]: [&str; 2], name: &str) -> NormWeights<P> {
         let width = self.config.hidden_size;

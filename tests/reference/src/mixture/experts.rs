@@ -156,7 +156,9 @@ impl Layer<'_> {
         let bias = self.weights.get(&self.bias(expert, of));
         let k = w.len() / n;
         if !self.is_transposed() {
-            return linear(x, w, bias.map(Vec::as_slice), x.len() / k, n, k);
+            let y = linear(x, w, bias.map(Vec::as_slice), x.len() / k, n, k);
+            let added = self.lora_of_module(expert, of, [x.len() / k, n, k]).map(|lora| lora.forward(x));
+            return added.map_or_else(|| y.clone(), |added| add(&y, &added));
         }
         let mut y = matmul_nn(x, w, x.len() / k, n, k);
         for (y, bias) in y.iter_mut().zip(bias.into_iter().flatten().cycle()) {
@@ -197,7 +199,20 @@ impl Layer<'_> {
         if self.weights.contains_key(&bias) {
             accumulate(grads, &bias, dbias);
         }
-        dx
+        match self.lora_of_module(expert, of, [m, n, k]) {
+            Some(lora) => add(&dx, &lora.backward(x, dy, grads)),
+            None => dx,
+        }
+    }
+
+    /// The adapter of a projection by itself, as of shared experts, with inputs (m, k) and outputs (m, n).
+    fn lora_of_module(&self, expert: &str, of: &str, [m, n, k]: [usize; 3]) -> Option<ExpertLora> {
+        let module = format!("{}.{expert}.{of}", self.path);
+        let low_rank = self.low_rank.filter(|low_rank| low_rank.modules.contains(&module))?;
+        let names = ["A", "B"].map(|factor| LowRank::factor(&module, factor));
+        let factors = names.each_ref().map(|name| self.weights[name].clone());
+        let sizes = [m, n, k, low_rank.rank];
+        Some(ExpertLora { scale: low_rank.scale, names, factors, sizes, expert: 0, experts: 1 })
     }
 }
 
