@@ -25,6 +25,9 @@ use pollster::block_on;
 use std::cell::Cell;
 use std::time::Instant;
 
+/// The rank of adapters.
+const RANK: u32 = 16;
+
 /// Grouped products of 1024 rows, 128 -> 256 columns, against plain products with the same number of FLOPs.
 pub fn grouped(c: &mut Criterion) {
     let gpu = gpu();
@@ -56,7 +59,7 @@ pub fn grouped(c: &mut Criterion) {
             flops()
         }
     };
-    let by_list = |sizes: Vec<u32>, layout: Layout| {
+    let of_size = |sizes: Vec<u32>, layout: Layout, [cols, out]: [u32; 2], accumulate: bool| {
         let experts = sizes.len() as u32;
         // One work list for all dispatches of the row, as for all products of a layer.
         let list: Cell<Option<WorkList>> = Cell::new(None);
@@ -73,19 +76,29 @@ pub fn grouped(c: &mut Criterion) {
             let (x, y) = (row.tensor(N, cols, F32), row.tensor(N, out, F32));
             let stack = [row.tensor(experts * out, cols, F32)];
             match layout {
-                Layout::Nt => grouped_matmul(&mut row.rec, x, &stack, &work, y, Epilogue::default()),
+                Layout::Nt => {
+                    let into = Epilogue { accumulate, ..Default::default() };
+                    grouped_matmul(&mut row.rec, x, &stack, &work, y, into);
+                }
                 Layout::Nn => grouped_matmul_backward(&mut row.rec, y, &stack, &work, x, Epilogue::default()),
                 Layout::Tn => grouped_matmul_backward_weight(&mut row.rec, y, x, &work, &stack),
             }
-            flops()
+            Work::Flops(2.0 * N as f64 * cols as f64 * out as f64)
         }
     };
+    let by_list = |sizes: Vec<u32>, layout: Layout| of_size(sizes, layout, [cols, out], false);
+    // The products of adapters: with A, with B, which is added, and the gradients of both.
+    let (a, b) = ([cols, RANK], [RANK, out]);
     row(c, &gpu, "grouped, plain matmul of as many FLOPs", plain);
     row(c, &gpu, "grouped, 8 experts", by_list(balanced(8), Layout::Nt));
     row(c, &gpu, "grouped, 8 experts, 60 % of the rows on one", by_list(crowded.clone(), Layout::Nt));
     row(c, &gpu, "grouped, 8 experts, dx", by_list(balanced(8), Layout::Nn));
     row(c, &gpu, "grouped, plain dw of as many FLOPs", plain_weight);
     row(c, &gpu, "grouped, 8 experts, dw", by_list(balanced(8), Layout::Tn));
+    row(c, &gpu, "grouped, 8 experts, A of an adapter", of_size(balanced(8), Layout::Nt, a, false));
+    row(c, &gpu, "grouped, 8 experts, B of an adapter, added", of_size(balanced(8), Layout::Nt, b, true));
+    row(c, &gpu, "grouped, 8 experts, dA of an adapter", of_size(balanced(8), Layout::Tn, a, true));
+    row(c, &gpu, "grouped, 8 experts, dB of an adapter", of_size(balanced(8), Layout::Tn, b, true));
     row(c, &gpu, "grouped, 64 experts", by_list(balanced(64), Layout::Nt));
     row(c, &gpu, "grouped, 64 experts, one dispatch each", one_by_one(64));
     // The same cases, interleaved, so that other load on the machine affects all of them equally.
@@ -98,6 +111,10 @@ pub fn grouped(c: &mut Criterion) {
             ("plain dw", prepare(&gpu, plain_weight)),
             ("8 experts, dw", prepare(&gpu, by_list(balanced(8), Layout::Tn))),
             ("8 experts, 60 % on one, dw", prepare(&gpu, by_list(crowded, Layout::Tn))),
+            ("8 experts, A of an adapter", prepare(&gpu, of_size(balanced(8), Layout::Nt, a, false))),
+            ("8 experts, B of an adapter", prepare(&gpu, of_size(balanced(8), Layout::Nt, b, true))),
+            ("8 experts, dA of an adapter", prepare(&gpu, of_size(balanced(8), Layout::Tn, a, true))),
+            ("8 experts, dB of an adapter", prepare(&gpu, of_size(balanced(8), Layout::Tn, b, true))),
             ("64 experts", prepare(&gpu, by_list(balanced(64), Layout::Nt))),
             ("64 dispatches", prepare(&gpu, one_by_one(64))),
         ];

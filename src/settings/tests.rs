@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 45] = [
+const BASES: [&[&str]; 46] = [
     &[],
     &[
         "--do_eval",
