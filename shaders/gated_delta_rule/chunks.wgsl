@@ -10,7 +10,8 @@
 //                   y[t] = before[t] S r[t] + Σ_i h[t, i] k[i]
 //                   z[t] = after[t] dS d[t] + Σ_s (w[s, t] q[s] − beta[s] h[s, t] k[s])
 //              dq = x and dk = z − beta y, summed over the heads that share a key; and for each block of columns
-//              dots = (q·x, k·(z + beta y), k·y), from which gated_delta_rule/gates makes the gradients of the gates
+//              dots, from which gated_delta_rule/gates makes the gradients of the gates. A half of the workgroups makes
+//              x, and q·x, the other one y and z, −k·(z + beta y) and k·y: together they take too many registers
 //
 // The exponents are differences of sums of log decays, which are at most 0, so E is at most 1. A difference is as exact
 // as its larger term, so the relative error of E is up to 2^-24 |c|, as in the published code; where that is large,
@@ -229,18 +230,25 @@ fn gated_delta_rule_pairs(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(
 @if(gradient) const Y: u32 = 1u;
 @if(gradient) const Z: u32 = 2u;
 
+// Of 4 rows: q·x, or k·(z + beta y) and k·y.
+@if(gradient)
+struct Dots {
+    all: vec4<f32>,
+    y: vec4<f32>,
+}
+
 @if(gradient)
 @compute @workgroup_size(LANES)
 fn gated_delta_rule_gradients(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     @if(shared_tile) let place = place_of(lane);
     @if(shared_tile) let chunk = chunk_of(workgroup.y);
     @if(shared_tile) let key_head = workgroup.x;
-    @if(shared_tile) let block = workgroup.z;
+    @if(shared_tile) let half = workgroup.z;
     @if(!shared_tile) let item = linear_index(workgroup) * LANES + lane;
     @if(!shared_tile) let place = place_of(item % (GROUPS * COLUMNS));
-    @if(!shared_tile) let blocks = (params.d4 + COLUMNS - 1u) / COLUMNS;
-    @if(!shared_tile) let block = item / (GROUPS * COLUMNS) % blocks;
-    @if(!shared_tile) let outer = item / (GROUPS * COLUMNS) / blocks;
+    @if(!shared_tile) let halves = 2u * ((params.d4 + COLUMNS - 1u) / COLUMNS);
+    @if(!shared_tile) let half = item / (GROUPS * COLUMNS) % halves;
+    @if(!shared_tile) let outer = item / (GROUPS * COLUMNS) / halves;
     @if(!shared_tile) let key_head = outer % (params.heads / params.group);
     @if(!shared_tile) let index = outer / (params.heads / params.group);
     @if(!shared_tile) {
@@ -249,21 +257,21 @@ fn gated_delta_rule_gradients(@builtin(workgroup_id) workgroup: vec3<u32>, @buil
         }
     }
     @if(!shared_tile) let chunk = chunk_of(index);
-    let first = block * COLUMNS;
+    let first = half / 2u * COLUMNS;
+    let is_of_queries = half % 2u == 0u;
     let queries = from_column(queries_of(chunk, key_head * params.group), first);
     let keys = from_column(keys_of(chunk, key_head * params.group), first);
     let terms = 4u * params.v4;
-    var dq: Quad;
-    var dk: Quad;
+    var gradient: Quad; // dq or dk
     for (var i = 0u; i < params.group; i++) {
         let head = key_head * params.group + i;
         let h = square_matrix(params.inverse, chunk, head);
         let w = square_matrix(params.scores, chunk, head);
         let gates = gates_of_rows(chunk, head, place);
         let betas = betas_of(gates);
-        var dots: Quad; // q·x, k·y and k·z of the 4 rows
+        var dots: Dots;
         // x, y and z are made by the same code, or a kernel would hold each of its products several times.
-        for (var which = 0u; which < params.parts; which++) {
+        for (var which = select(Y, X, is_of_queries); which < select(params.parts, Y, is_of_queries); which++) {
             var value = dout_of(chunk, head);
             var share = params.scale * before_of(gates);
             var states = params.states;
@@ -292,24 +300,18 @@ fn gated_delta_rule_gradients(@builtin(workgroup_id) workgroup: vec3<u32>, @buil
             }
             sum = product(sum, weights, others, params.chunk, place);
             let products = row_dots(sum, beside, place);
-            if (which == X) {
-                dq = added(dq, sum);
-                dots.x = products;
-            }
-            if (which == Y) {
-                dk = added(dk, scaled_rows(sum, -betas));
-                dots.y = products;
-            }
-            if (which == Z) {
-                dk = added(dk, sum);
-                dots.z = products;
-            }
+            let factors = select(vec4<f32>(1.0), betas, which == Y);
+            dots.all += factors * products;
+            dots.y = select(dots.y, products, which == Y);
+            gradient = added(gradient, scaled_rows(sum, select(factors, -factors, which == Y)));
         }
         dots = row_totals(dots, place.lane);
+        let sign = select(-1.0, 1.0, is_of_queries);
         for (var r = 0u; r < 4u; r++) {
             let row = 4u * place.group + r;
             if (place.column == 0u && row < chunk.tokens) {
-                scratch[dots_of(block, chunk.index, row, head)] = vec4<f32>(dots.x[r], dots.z[r] + betas[r] * dots.y[r], dots.y[r], 0.0);
+                let to = dots_of(half, chunk.index, row, head);
+                scratch[to] = vec4<f32>(sign * dots.all[r], dots.y[r], 0.0, 0.0);
             }
         }
     }
@@ -318,8 +320,7 @@ fn gated_delta_rule_gradients(@builtin(workgroup_id) workgroup: vec3<u32>, @buil
         let row = 4u * place.group + r;
         if (row < chunk.tokens && column < params.d4) {
             let to = params.dqk_offset + (chunk.row + row) * params.dqk_stride + key_head * params.d4 + column;
-            dqk[to] = store4(row_of(dq, r));
-            dqk[to + params.k_start] = store4(row_of(dk, r));
+            dqk[to + select(params.k_start, 0u, is_of_queries)] = store4(row_of(gradient, r));
         }
     }
 }
@@ -343,20 +344,18 @@ fn row_dots(values: Quad, matrix: Matrix, place: Place) -> vec4<f32> {
 
 // The sums of three of the vectors over the COLUMNS invocations with the same rows, for the first of them.
 @if(gradient && shared_tile)
-fn row_totals(values: Quad, lane: u32) -> Quad {
-    memory[lane] = values.x;
-    memory[LANES + lane] = values.y;
-    memory[2u * LANES + lane] = values.z;
+fn row_totals(dots: Dots, lane: u32) -> Dots {
+    memory[lane] = dots.all;
+    memory[LANES + lane] = dots.y;
     workgroupBarrier();
     let first = lane / COLUMNS * COLUMNS;
-    var total = Quad();
+    var total: Dots;
     for (var i = 0u; i < COLUMNS; i++) {
-        total.x += memory[first + i];
+        total.all += memory[first + i];
         total.y += memory[LANES + first + i];
-        total.z += memory[2u * LANES + first + i];
     }
     workgroupBarrier();
     return total;
 }
 
-@if(gradient && !shared_tile) fn row_totals(values: Quad, lane: u32) -> Quad { return values; }
+@if(gradient && !shared_tile) fn row_totals(dots: Dots, lane: u32) -> Dots { return dots; }

@@ -93,7 +93,7 @@ fn gated_delta_rule_gates_backward(
         return;
     }
     let start = start_of(row);
-    let blocks = (params.d4 + params.block - 1u) / params.block;
+    let halves = 2u * ((params.d4 + params.block - 1u) / params.block); // those of dq and of dk
     var strength = 0.0;
     for (var c = 0u; c < params.v4; c++) {
         let value = load4(v[params.v_offset + row * params.v_stride + head * params.v4 + c]);
@@ -102,11 +102,11 @@ fn gated_delta_rule_gates_backward(
     var sum = 0.0;
     for (var s = token; s < chunk.tokens; s++) {
         if (start_of(chunk.row + s) == start) {
-            for (var block = 0u; block < blocks; block++) {
-                let dots = scratch[dots_of(block, chunk.index, s, head)];
-                sum += dots.x - dots.y;
+            for (var half = 0u; half < halves; half++) {
+                let dots = scratch[dots_of(half, chunk.index, s, head)];
+                sum += dots.x;
                 if (s == token) {
-                    strength -= dots.z;
+                    strength -= dots.y;
                 }
             }
         }

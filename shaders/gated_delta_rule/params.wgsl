@@ -121,7 +121,7 @@ fn values_of(first: u32, chunk: u32, token: u32, head: u32) -> u32 {
     return first + ((chunk * CHUNK + token) * params.heads + head) * params.v4;
 }
 
-// Where the dot products of a token of a chunk and head are, of a block of columns.
-fn dots_of(block: u32, chunk: u32, token: u32, head: u32) -> u32 {
-    return params.dots + ((block * all_chunks() + chunk) * CHUNK + token) * params.heads + head;
+// Where the dot products of a token of a chunk and head are, of a half of a block of columns.
+fn dots_of(half: u32, chunk: u32, token: u32, head: u32) -> u32 {
+    return params.dots + ((half * all_chunks() + chunk) * CHUNK + token) * params.heads + head;
 }

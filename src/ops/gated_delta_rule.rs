@@ -186,8 +186,8 @@ pub fn gated_delta_rule(
             let pass = Pass { shape, inputs, part: &part, params };
             pass.states(rec, &scratch, of_state.filter(|_| segment.is_last));
             let columns = columns_of(shape.value_dim);
-            let (kernel, grid) =
-                pass.by_chunk("gated_delta_rule_outputs", part.heads, columns, shape.value_dim);
+            let blocks = (shape.value_dim / 4).div_ceil(columns);
+            let (kernel, grid) = pass.by_chunk("gated_delta_rule_outputs", part.heads, columns, blocks);
             let held = scratch.bind(&[Gates, Scores, Written, States]);
             pass.dispatch(rec, kernel, vec![held, inputs.bind_qk(), out], false, grid);
         }
@@ -491,8 +491,8 @@ impl Pass<'_> {
         (kernel, fold_grid(count.div_ceil(8)))
     }
 
-    /// A kernel in which a workgroup computes a chunk of a head, and `columns` groups of 4 of `width` columns.
-    fn by_chunk(&self, entry: &'static str, heads: u32, columns: u32, width: u32) -> (Kernel, [u32; 3]) {
+    /// A kernel in which a workgroup computes a chunk of a head, and one of `blocks` of so many `columns`, in groups of 4.
+    fn by_chunk(&self, entry: &'static str, heads: u32, columns: u32, blocks: u32) -> (Kernel, [u32; 3]) {
         let lanes = CHUNK / 4 * columns;
         let kernel = Kernel::new("gated_delta_rule/chunks", entry, self.element())
             .condition(Condition::SharedTile, true)
@@ -500,13 +500,12 @@ impl Pass<'_> {
             .constant("COLUMNS", columns)
             .constant("STEP", STAGED)
             .constant("ROOM", STAGED * (CHUNK / 4 + columns));
-        (kernel, [heads, self.all_chunks(), (width / 4).div_ceil(columns)])
+        (kernel, [heads, self.all_chunks(), blocks])
     }
 
     /// The same with an invocation for each 4 rows and 4 columns.
-    fn by_tile(&self, entry: &'static str, heads: u32, columns: u32, width: u32) -> (Kernel, [u32; 3]) {
-        let blocks = u64::from((width / 4).div_ceil(columns));
-        let count = u64::from(CHUNK / 4 * columns) * u64::from(heads * self.all_chunks()) * blocks;
+    fn by_tile(&self, entry: &'static str, heads: u32, columns: u32, blocks: u32) -> (Kernel, [u32; 3]) {
+        let count = u64::from(CHUNK / 4 * columns) * u64::from(heads * self.all_chunks()) * u64::from(blocks);
         let (kernel, grid) = per_item("gated_delta_rule/chunks", entry, self.element(), count);
         (kernel.constant("COLUMNS", columns), grid)
     }
@@ -538,7 +537,7 @@ impl Pass<'_> {
     /// The gates of all chunks, their inverses and scores, what each token writes, and all states.
     fn states(&self, rec: &mut Recorder, scratch: &Scratch, final_state: Option<Binding>) {
         self.gates(rec, scratch);
-        let (kernel, grid) = self.by_chunk("gated_delta_rule_prepare", self.part.heads, CHUNK / 4, CHUNK);
+        let (kernel, grid) = self.by_chunk("gated_delta_rule_prepare", self.part.heads, CHUNK / 4, 1);
         let held = scratch.bind(&[Gates, Inverse, Scores]);
         self.dispatch(rec, kernel, vec![held, self.inputs.bind_qk()], true, grid);
         let (kernel, grid) = self.by_state("gated_delta_rule_states");
@@ -573,20 +572,22 @@ impl Pass<'_> {
             let held = scratch.bind(&[Gates, Inverse, Scores, Dwritten, Dstates]);
             self.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout], false, grid);
         }
-        let of_chunks = |entry, heads, columns, width| {
+        let of_chunks = |entry, heads, columns, blocks| {
             let (kernel, grid) = match is_software {
-                true => self.by_tile(entry, heads, columns, width),
-                false => self.by_chunk(entry, heads, columns, width),
+                true => self.by_tile(entry, heads, columns, blocks),
+                false => self.by_chunk(entry, heads, columns, blocks),
             };
             (kernel.condition(Condition::Gradient, true), grid)
         };
-        let (kernel, grid) = of_chunks("gated_delta_rule_pairs", self.part.heads, CHUNK / 4, CHUNK);
+        let (kernel, grid) = of_chunks("gated_delta_rule_pairs", self.part.heads, CHUNK / 4, 1);
         let dv = gradients.v.bind_with_offset("dv", element);
         let held = scratch.bind(&[Gates, Inverse, Scores, Written, Dwritten]);
         self.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout, dv], true, grid);
         let heads = self.part.heads / shape.group();
         let columns = self.params.block;
-        let (kernel, grid) = of_chunks("gated_delta_rule_gradients", heads, columns, shape.key_dim);
+        // Once for dq and once for dk.
+        let blocks = 2 * (shape.key_dim / 4).div_ceil(columns);
+        let (kernel, grid) = of_chunks("gated_delta_rule_gradients", heads, columns, blocks);
         let dqk = gradients.qk.bind_with_offset("dqk", element);
         let held = scratch.bind(&[Gates, Inverse, Scores, Written, States, Dwritten, Dstates, Dots]);
         self.dispatch(rec, kernel, vec![held, inputs.bind_qk(), dout, dqk], false, grid);

@@ -135,11 +135,11 @@ impl Scratch {
     }
 }
 
-/// Blocks of columns whose dot products are left apart.
+/// Blocks of columns whose dot products are left apart, once of those of dq and once of dk.
 fn blocks(rec: &Recorder, shape: &GatedDeltaRule) -> u32 {
     match rec.capabilities().tier {
-        Tier::Software => shape.key_dim / 4,
-        Tier::Portable | Tier::Matrix => (shape.key_dim / 4).div_ceil(super::columns_of(shape.key_dim)),
+        Tier::Software => 2 * (shape.key_dim / 4),
+        Tier::Portable | Tier::Matrix => 2 * (shape.key_dim / 4).div_ceil(super::columns_of(shape.key_dim)),
     }
 }
 
