@@ -402,21 +402,21 @@ impl Linear<Parameter> {
         residual: Option<Var>,
         factor: Option<f32>,
     ) -> Var {
-        let y = tape.scaled_linear(x, &self.weight, self.bias.as_ref(), residual, factor);
-        self.adapted(tape, ctx, x, y, factor, None)
+        self.scaled_among(tape, ctx, x, residual, factor, None)
     }
 
-    /// As [`scaled`](Self::scaled), where ranks may share the columns of W.
-    pub(super) fn scaled_part<'p>(
+    /// As [`scaled`](Self::scaled), where `ranks` share the columns of W.
+    pub(super) fn scaled_among<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
         x: Var,
         residual: Option<Var>,
         factor: Option<f32>,
+        ranks: Option<&MatrixRanks>,
     ) -> Var {
         let y = tape.scaled_linear(x, &self.weight, self.bias.as_ref(), residual, factor);
-        self.adapted(tape, ctx, x, y, factor, ctx.matrix_ranks)
+        self.adapted(tape, ctx, x, y, factor, ranks)
     }
 
     /// y plus the adapters' output times `factor`; their input x is some columns of the whole if `ranks` share them.

@@ -330,8 +330,10 @@ impl Shared<Parameter> {
         let gate_up = tape.scope("w_gate_up", |tape| self.w_gate_up.forward(tape, ctx, h, None)); // (N, 2 S)
         let inner = tape.scope("mul", |tape| tape.swiglu(gate_up, inner, activation)); // (N, S)
         let Some(gate) = &self.gate else { return Started::Inner(inner) };
+        let ranks = ctx.matrix_ranks;
         // (N, D)
-        let output = tape.scope("w_down", |tape| self.w_down.scaled_part(tape, ctx, inner, None, factor));
+        let output =
+            tape.scope("w_down", |tape| self.w_down.scaled_among(tape, ctx, inner, None, factor, ranks));
         let logit = tape.scope("gate", |tape| tape.scores(h, gate, None)); // (N, 1)
         Started::Gated { output, logit }
     }
@@ -347,8 +349,11 @@ impl Shared<Parameter> {
     ) -> Var {
         match started {
             Started::Inner(inner) => {
+                let ranks = ctx.matrix_ranks;
                 // (N, D)
-                tape.scope("w_down", |tape| self.w_down.scaled_part(tape, ctx, inner, Some(y), factor))
+                tape.scope("w_down", |tape| {
+                    self.w_down.scaled_among(tape, ctx, inner, Some(y), factor, ranks)
+                })
             }
             Started::Gated { output, logit } => {
                 tape.scope("gated", |tape| tape.row_gate(output, logit, Some(y))) // (N, D)
