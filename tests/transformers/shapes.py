@@ -43,7 +43,7 @@ WINDOW, BATCH, VOCABULARY = 48, 4, 256
 ALLOWED = 1e-5
 STEPS, RATE = 10, 1e-3  # of --steps
 # Steps until float32 chooses another expert than float64, where two are all but equal.
-UNTIL_TIPPED = {"deepseek_v3, yarn": 7}
+UNTIL_TIPPED = {"deepseek_v3, yarn": 7, "granitemoe with biases and a tied head": 5}
 PROMPT, TOKENS = b"fn main", 40  # of --text
 BETAS, EPSILON = [0.9, 0.95], 1e-8
 LARGEST = 20_000_000  # parameters of a shape that is made
