@@ -18,7 +18,7 @@ model is saved again, in bfloat16 and in files of 50 KB, and has to have the los
 `generate` continues seven bytes by 40, with a cache and past windows of 7, which have to be the likeliest by transformers, which has none.
 Those of SHAPES are expected to be equal or refused as they say; of the other families
 nothing is expected but that they do not differ. Needs torch, transformers and safetensors, and runs from the root of the repository.
-All shapes take ten minutes, and their keys an hour.
+All shapes take ten minutes, with all of these checks half an hour, and their keys an hour.
 """
 
 import argparse
