@@ -2,6 +2,7 @@
 
 use super::NOTE;
 use super::classes::{self, Fact, Facts, Reading, SLIDING};
+use super::rotary::is_same;
 use super::theirs::{Layers, is_rotary};
 use serde_json::{Value, json};
 
@@ -234,6 +235,49 @@ pub(super) fn fill_windowed(reading: &Reading<'_>, slides: &[bool], facts: &mut 
     facts.insert("num_global_key_value_heads", Fact { key, value: of_full });
     let sinks = some.then_some(if all { ALL } else { SLIDING });
     facts.insert("attention_sinks", Fact { key: "layer_types".to_string(), value: sinks.into() });
+    let of_windowed = facts.get("n_kv_heads").map(|heads| heads.value.clone()).unwrap_or_default();
+    if let Some((key, value)) = contradiction(reading, slides, of_windowed) {
+        facts.insert("published_code", Fact { key: key.to_string(), value: value.into() });
+    }
+}
+
+/// What a file of MiMo-V2 says to the code that was published with the weights, and the class of transformers takes from
+/// elsewhere, where the two differ: the key, and a sentence.
+fn contradiction(reading: &Reading<'_>, slides: &[bool], heads: Value) -> Option<(&'static str, String)> {
+    let decided = |key: &str| reading.decided(key).1;
+    let bits = |of: &mut dyn Iterator<Item = bool>| json!(of.map(u8::from).collect::<Vec<_>>());
+    let mixed = match decided("mlp_layer_types").as_array() {
+        Some(kinds) => bits(&mut kinds.iter().map(|kind| kind == "sparse")),
+        None => bits(&mut (0..slides.len()).map(|layer| layer > 0)),
+    };
+    let theta = decided("rope_parameters")[SLIDING]["rope_theta"].clone();
+    let taken = [
+        ("hybrid_layer_pattern", bits(&mut slides.iter().copied())),
+        ("moe_layer_freq", mixed),
+        ("swa_num_attention_heads", decided("num_attention_heads")),
+        ("swa_num_key_value_heads", heads),
+        ("swa_head_dim", decided("head_dim")),
+        ("swa_v_head_dim", decided("v_head_dim")),
+        ("swa_rope_theta", theta),
+        ("add_swa_attention_sink_bias", true.into()),
+        ("add_full_attention_sink_bias", false.into()),
+        ("layernorm_epsilon", decided("rms_norm_eps")),
+        ("scoring_func", "sigmoid".into()),
+        ("topk_method", "noaux_tc".into()),
+        ("n_shared_experts", 0.into()),
+    ];
+    let differs = |said: &Value, taken: &Value| match (said.as_f64(), taken.as_f64()) {
+        (Some(said), Some(taken)) => !is_same(said, taken),
+        _ => said != taken && !taken.is_null(),
+    };
+    taken.into_iter().find_map(|(key, taken)| {
+        let said = reading.written.get(key).filter(|said| !said.is_null() && differs(said, &taken))?;
+        // As a number it is DeepSeek's, which our own files have.
+        if key == "moe_layer_freq" && said.is_number() {
+            return None;
+        }
+        Some((key, format!("{said}, where transformers takes {taken},")))
+    })
 }
 
 /// Sets what layers without a window have of their own: null where it is as in others, or where there are no others, a

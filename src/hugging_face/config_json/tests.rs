@@ -88,6 +88,7 @@ pub(crate) fn small_files() -> impl Iterator<Item = (&'static str, Value)> {
                 });
                 config["rope_parameters"] = kinds.collect();
                 config["v_head_dim"] = 8.into();
+                config["n_shared_experts"] = Value::Null;
             }
             "gpt_neox" => config["rotary_pct"] = 0.5.into(),
             "gptj" => config["rotary_dim"] = 2.into(),
@@ -239,6 +240,31 @@ fn files_of_mimo_say_less_than_they_write() {
     equal(&file(json!({"sliding_window": 5, "partial_rotary_factor": 0.9})), &model(Some(5)));
     // Windows that hide nothing still tell layers apart, by sinks, heads and bases.
     equal(&file(json!({})), &model(Some(129)));
+    for (key, value, message) in [
+        (
+            "swa_num_key_value_heads",
+            json!(6),
+            "`swa_num_key_value_heads` is 6, where transformers takes 4, in",
+        ),
+        (
+            "hybrid_layer_pattern",
+            json!([0, 1, 0]),
+            "`hybrid_layer_pattern` is [0,1,0], where transformers takes [0,1,1], in",
+        ),
+        (
+            "moe_layer_freq",
+            json!([1, 1, 1]),
+            "`moe_layer_freq` is [1,1,1], where transformers takes [0,1,1], in",
+        ),
+        ("swa_rope_theta", json!(5000), "`swa_rope_theta` is 5000, where transformers takes 10000, in"),
+        ("swa_v_head_dim", json!(8), "`swa_v_head_dim` is 8, where transformers takes 12, in"),
+        ("add_full_attention_sink_bias", json!(true), "`add_full_attention_sink_bias` is true, where"),
+        ("layernorm_epsilon", json!(1e-6), "`layernorm_epsilon` is 1e-6, where"),
+        ("scoring_func", json!("softmax"), "`scoring_func` is \"softmax\", where"),
+        ("n_shared_experts", json!(1), "`n_shared_experts` is 1, where"),
+    ] {
+        refused(&file(json!({"sliding_window": 5, key: value})), &model(Some(5)), &[message]);
+    }
     let full = json!({"layer_types": ["full_attention", "full_attention", "sliding_attention"], "sliding_window": 5});
     refused(&file(full), &model(Some(5)), &["`layer_types` is"]);
     refused(
