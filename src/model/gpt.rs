@@ -170,7 +170,8 @@ impl Block<Parameter> {
     }
 
     /// x + attention(norm(x)), then x + feed_forward(norm(x)); in some models x + norm(attention(x)), or with both
-    /// norms, or norm(x + attention(x)). Where both stand beside each other, the feed-forward network reads the input of the layer, too.
+    /// norms, or norm(x + attention(x)). Where both stand beside each other, the feed-forward network reads the input of
+    /// the layer, too.
     fn forward<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
@@ -390,23 +391,12 @@ impl Linear<Parameter> {
         x: Var,
         residual: Option<Var>,
     ) -> Var {
-        self.scaled(tape, ctx, x, residual, None)
+        self.scaled(tape, ctx, x, residual, None, None)
     }
 
-    /// residual + factor · (x Wᵀ + b), plus the adapters' output times the factor.
+    /// residual + factor · (x Wᵀ + b), plus the adapters' output times the factor; x is some columns of the whole if
+    /// `ranks` share them.
     pub(super) fn scaled<'p>(
-        &'p self,
-        tape: &mut Tape<'_, 'p>,
-        ctx: &ForwardContext<'_>,
-        x: Var,
-        residual: Option<Var>,
-        factor: Option<f32>,
-    ) -> Var {
-        self.scaled_among(tape, ctx, x, residual, factor, None)
-    }
-
-    /// As [`scaled`](Self::scaled), where `ranks` share the columns of W.
-    pub(super) fn scaled_among<'p>(
         &'p self,
         tape: &mut Tape<'_, 'p>,
         ctx: &ForwardContext<'_>,
@@ -483,9 +473,9 @@ impl Linear<Parameter> {
             });
         }
         match dropout.filter(|_| x.is_some()) {
-            None => self.scaled(tape, ctx, y, x, factor),
+            None => self.scaled(tape, ctx, y, x, factor, None),
             Some(dropout) => {
-                let y = self.scaled(tape, ctx, y, None, factor);
+                let y = self.scaled(tape, ctx, y, None, factor, None);
                 tape.scope("dropout", |tape| tape.dropout(y, x, dropout))
             }
         }

@@ -332,8 +332,7 @@ impl Shared<Parameter> {
         let Some(gate) = &self.gate else { return Started::Inner(inner) };
         let ranks = ctx.matrix_ranks;
         // (N, D)
-        let output =
-            tape.scope("w_down", |tape| self.w_down.scaled_among(tape, ctx, inner, None, factor, ranks));
+        let output = tape.scope("w_down", |tape| self.w_down.scaled(tape, ctx, inner, None, factor, ranks));
         let logit = tape.scope("gate", |tape| tape.scores(h, gate, None)); // (N, 1)
         Started::Gated { output, logit }
     }
@@ -351,9 +350,7 @@ impl Shared<Parameter> {
             Started::Inner(inner) => {
                 let ranks = ctx.matrix_ranks;
                 // (N, D)
-                tape.scope("w_down", |tape| {
-                    self.w_down.scaled_among(tape, ctx, inner, Some(y), factor, ranks)
-                })
+                tape.scope("w_down", |tape| self.w_down.scaled(tape, ctx, inner, Some(y), factor, ranks))
             }
             Started::Gated { output, logit } => {
                 tape.scope("gated", |tape| tape.row_gate(output, logit, Some(y))) // (N, D)

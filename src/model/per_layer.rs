@@ -32,7 +32,8 @@ impl<'p> LayerInputs<'p> {
         x: Var,
     ) -> Self {
         let factor = 1.0 / (ctx.config.hidden_size as f32).sqrt();
-        let context = tape.scope("per_layer", |tape| source.context.scaled(tape, ctx, x, None, Some(factor)));
+        let context =
+            tape.scope("per_layer", |tape| source.context.scaled(tape, ctx, x, None, Some(factor), None));
         Self { source, context: tape.split_evenly(context, ctx.config.num_layers as u32) }
     }
 

@@ -96,7 +96,8 @@ pub(super) fn write_config(
 }
 
 /// The `adapter_config.json` beside the adapter in `weights`, rewritten for the model in `folder`. There the adapted
-/// modules are called `modules`, and parameters of experts `parameters`, and `rename` returns the name of a module that trained beside the adapter.
+/// modules are called `modules`, and parameters of experts `parameters`, and `rename` returns the name of a module that
+/// trained beside the adapter.
 ///
 /// # Errors
 /// The file is missing, or is not of low-rank adapters.

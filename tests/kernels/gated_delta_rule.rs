@@ -77,7 +77,7 @@ const SHAPES: [Shape; 9] = [
         ..PLAIN
     },
     Shape { tokens: 65, binding_bytes: Some(384 << 10), ..PLAIN },
-    // Three segments of four chunks, or four parts of the heads. A document starts with the second segment.
+    // Three segments of four chunks and one of two tokens, or four parts of the heads. A document starts with the second.
     Shape {
         sequences: 1,
         tokens: 770,
@@ -315,6 +315,8 @@ fn long_sequences_are_divided_into_segments() {
 #[test]
 pub fn decoding_continues_a_prompt() {
     for (shape, element) in [
+        // A prompt of three segments.
+        (Shape { sequences: 1, tokens: 770, key_heads: 4, binding_bytes: Some(700 << 10), ..PLAIN }, F32),
         (Shape { tokens: 3, ..PLAIN }, F32),
         (Shape { tokens: 69, heads: 2, value_dim: 20, ..PLAIN }, F16),
         (Shape { tokens: 67, heads: 3, key_heads: 1, sequences: 1, ..PLAIN }, Bf16),
@@ -326,6 +328,9 @@ pub fn decoding_continues_a_prompt() {
 
 fn check_decoding(case: &mut Case, shape: &Shape, element: Element) {
     let Shape { sequences, tokens, heads, value_dim, .. } = *shape;
+    if let Some(bytes) = shape.binding_bytes {
+        case.rec = Recorder::new("case", case.rec.capabilities().with_binding_bytes(bytes));
+    }
     let all = Shape { sequences: 1, ..*shape };
     let (prompt, last) = (tokens - 2, tokens - 1);
     for _ in 0..sequences {

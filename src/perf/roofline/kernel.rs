@@ -88,18 +88,10 @@ impl Shader {
 
     /// Bytes that a launch reads and writes, each element once: a tensor that is read and written counts twice.
     pub fn bytes(&self, launch: &Dispatch) -> u64 {
-        let of = |name: &str| {
-            launch.bindings.iter().find(|binding| binding.variable == name).map(|binding| binding.bytes)
-        };
-        let touched = |name: &str| {
-            launch
-                .bindings
-                .iter()
-                .find(|binding| binding.variable == name)
-                .and_then(|binding| binding.touched)
-        };
+        let bound_to = |name: &str| launch.bindings.iter().find(|binding| binding.variable == name);
+        let of = |name: &str| bound_to(name).map(|binding| binding.bytes);
         let bytes = self.composed.variables.iter().map(|variable| {
-            if let Some(bytes) = touched(&variable.name) {
+            if let Some(bytes) = bound_to(&variable.name).and_then(|binding| binding.touched) {
                 return bytes;
             }
             let passes = u64::from(variable.is_read) + u64::from(variable.access == Access::ReadWrite);
