@@ -13,8 +13,12 @@ mod explain;
 mod export;
 mod finetune;
 mod generate;
+#[cfg(feature = "hub")]
+mod hub;
 mod interrupt;
 mod merge;
+#[cfg(not(feature = "hub"))]
+mod no_hub;
 #[cfg(not(feature = "plots"))]
 mod no_plots;
 mod numbers;
@@ -34,6 +38,8 @@ mod train;
 mod trained;
 mod watch;
 
+#[cfg(not(feature = "hub"))]
+use self::no_hub as hub;
 #[cfg(not(feature = "plots"))]
 use self::no_plots as token_distribution;
 pub use self::tokenize::{TokenizeArguments, TrainTokenizerArguments};
@@ -118,7 +124,7 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
         Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
-        Command::Finetune(arguments) => finetune::finetune(&arguments),
+        Command::Finetune(arguments) => finetune::finetune(arguments),
         Command::Eval(arguments) => pollster::block_on(eval::eval(&arguments)),
         Command::Merge(arguments) => merge::merge(&arguments),
         Command::Export(arguments) => export::export(&arguments),

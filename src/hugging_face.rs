@@ -4,6 +4,8 @@
 pub(crate) mod config_json;
 pub(crate) mod export;
 pub mod generation;
+#[cfg(feature = "hub")]
+pub(crate) mod hub;
 pub(crate) mod tokenizer;
 
 use crate::error::{Error, Result};
@@ -14,27 +16,36 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// There is nothing at `path`, and it is such a name.
 pub(crate) fn refuse_name_of_hub(path: &Path) -> Result<()> {
-    let refused =
-        |download| Error::file(path, format!("is no folder here; {download}, and name that folder"));
-    download_of(path).map_or(Ok(()), |download| Err(refused(download)))
+    let refused = |name| Error::file(path, format!("is no folder here; {}", if_of_hub(name)));
+    name_of_hub(path).map_or(Ok(()), |name| Err(refused(name)))
 }
 
 /// Ends of names that files have, and no models.
-const FILES: [&str; 6] = [".yaml", ".yml", ".json", ".jsonl", ".txt", ".safetensors"];
+const FILES: [&str; 7] = [".yaml", ".yml", ".json", ".jsonl", ".txt", ".safetensors", ".gguf"];
 
-/// How to get the model `path`, if nothing is there and it is the name of a model on a hub.
-pub(crate) fn download_of(path: &Path) -> Option<String> {
+/// `path` as the name of a model on a hub, if nothing is there and it may be one.
+pub(crate) fn name_of_hub(path: &Path) -> Option<&str> {
     let name = path.to_str().filter(|_| !path.exists())?;
     let (owner, model) = name.split_once('/')?;
     let is_name = |part: &str| {
         let is_known = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
         part.starts_with(|char: char| char.is_ascii_alphanumeric()) && part.chars().all(is_known)
     };
-    let command = format!("`hf download {name} --local-dir {model}`");
     // A folder that exists is not the name of an owner, and files have endings.
     let is_file = FILES.iter().any(|end| model.ends_with(end));
     let is_of_hub = is_name(owner) && is_name(model) && !is_file && !Path::new(owner).exists();
-    is_of_hub.then(|| format!("if it is a model of the Hugging Face Hub, download it, as by {command}"))
+    is_of_hub.then_some(name)
+}
+
+/// What to do about the name of a model where a folder has to be.
+pub(crate) fn if_of_hub(name: &str) -> String {
+    format!("if it is a model of the Hugging Face Hub, {}", by_command(name))
+}
+
+/// How to get a folder with the model `name`.
+fn by_command(name: &str) -> String {
+    let model = name.rsplit('/').next().unwrap_or(name);
+    format!("download it, as by `hf download {name} --local-dir {model}`, and name that folder")
 }
 
 /// The file `name` beside `weights`, which are a file or its folder.

@@ -13,6 +13,7 @@ mod names;
 #[cfg(test)]
 mod tests;
 
+use super::hub;
 use super::interrupt::Interrupt;
 use super::numbers;
 use super::output::print;
@@ -49,7 +50,8 @@ const ASIDE: [&str; 4] = ["--print-config", "--memory=", "--watch", "--no-cache"
 // `--seed -1` is a number out of range, not a flag `-1`.
 #[command(allow_negative_numbers = true)]
 pub struct Arguments {
-    /// A folder of Hugging Face's: config.json, safetensors, tokenizer.json
+    /// A folder of Hugging Face's: config.json, safetensors, tokenizer.json; or the name of a model on the Hub, such as
+    /// Qwen/Qwen3-0.6B
     model: PathBuf,
     #[arg(help = known_files(false))]
     data: PathBuf,
@@ -150,23 +152,26 @@ enum Packing {
 ///
 /// # Errors
 /// A folder or file that cannot be used; a model that does not fit the memory; the errors of a run.
-pub fn finetune(arguments: &Arguments) -> Result<()> {
+pub fn finetune(mut arguments: Arguments) -> Result<()> {
     let written = arguments.written()?;
-    run(arguments, &written).map_err(|error| flags::naming(error, &written, &beside(&arguments.output())))
+    let output = arguments.output();
+    run(&mut arguments, &written).map_err(|error| flags::naming(error, &written, &beside(&output)))
 }
 
-fn run(arguments: &Arguments, written: &[Override]) -> Result<()> {
-    let Arguments { extend, watch, print_config, .. } = arguments;
+fn run(arguments: &mut Arguments, written: &[Override]) -> Result<()> {
     arguments.adapter.options()?;
     let interrupt = Interrupt::listen();
     Log::start();
     arguments.cache.apply();
     let output = arguments.output();
     let holds = |names: &[&str]| names.iter().any(|name| output.join(name).exists());
-    if !print_config && !arguments.goes_on() && holds(&["config.yaml", CHECKPOINTS]) {
+    if !arguments.print_config && !arguments.goes_on() && holds(&["config.yaml", CHECKPOINTS]) {
         let message = "holds a run already: continue it with --resume, with more epochs or another rate with --extend, or name another folder by --output";
         return Err(Error::file(output, message));
     }
+    // The folder of a model of the Hub is named after its commit, and the run after the model.
+    (arguments.model, arguments.output) = (hub::folder_of(&arguments.model)?, Some(output.clone()));
+    let Arguments { extend, watch, print_config, .. } = &*arguments;
     if *extend && arguments.latest()?.is_none() {
         return Err(Error::file(output, "has no checkpoint to train on from; leave --extend out"));
     }

@@ -1,5 +1,6 @@
 //! `merge`: adds an adapter to the weights that it adapts.
 
+use super::hub;
 use super::output::say;
 use super::trained::say_choice;
 use crate::error::Result;
@@ -9,8 +10,8 @@ use std::path::PathBuf;
 /// The arguments of `merge`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The model: a folder with model.safetensors, such a file, or the index of several; of a checkpoint, a run or an
-    /// adapter the model that it names
+    /// The model: a folder with model.safetensors, such a file, or the index of several; the name of a
+    /// model on the Hub; of a checkpoint, a run or an adapter the model that it names
     base: PathBuf,
     /// The adapter: a checkpoint or run that has one, a folder with PEFT's adapter_model.safetensors and
     /// adapter_config.json, or that file
@@ -25,6 +26,7 @@ pub struct Arguments {
 /// Files that are missing, damaged, or do not belong together; a disk that fails.
 pub fn merge(arguments: &Arguments) -> Result<()> {
     let Arguments { base, adapter, out } = arguments;
+    let base = &hub::folder_of(base)?;
     let named = [base, adapter].into_iter().take(if base == adapter { 1 } else { 2 });
     named.into_iter().try_for_each(|path| say_choice(path))?;
     let merged = merge_files(base, adapter, out)?;

@@ -8,6 +8,7 @@ mod warnings;
 
 use super::Configured;
 use super::adapters::{COMPUTE_DTYPE, pet_config};
+use super::hub;
 use super::interrupt::Interrupt;
 use super::output::{self, say};
 use super::reading::CacheArguments;
@@ -77,6 +78,7 @@ const LARGE_BINDINGS: [u64; 2] = [4 << 30, 32 << 30];
 /// The configuration is wrong, or nothing fits.
 pub fn plan(arguments: &Arguments) -> Result<()> {
     let Configured { config, overrides } = &arguments.configured;
+    let config = &hub::folder_of(config)?;
     let mut overrides = Override::parse_all(overrides)?;
     overrides.extend(adapters(arguments, config, &overrides)?);
     let config = outline(config, &overrides, arguments.ranks)?;

@@ -1,10 +1,10 @@
 //! The parts that commands share that use a trained model: the choice of the model and of the adapter.
 
 use super::doctor::naming_the_flag;
+use super::hub;
 use crate::data::Codec;
 use crate::device::{Gpu, GpuOptions};
 use crate::error::{Error, Result};
-use crate::hugging_face::refuse_name_of_hub;
 use crate::infer::OpenedModel;
 use crate::kernels::Tier;
 use crate::settings::Override;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 pub struct ModelArguments {
     /// The folder of a run (output/tiny: its best checkpoint, or the newest), a checkpoint in one, a folder of Hugging
-    /// Face's, or that of an adapter, which names its model
+    /// Face's or the name of a model on the Hub, or the folder of an adapter, which names its model
     model: PathBuf,
     /// A low-rank adapter for the model: PEFT's folder, or a checkpoint or run that has one
     #[arg(long = "adapter", value_name = "FOLDER")]
@@ -60,30 +60,28 @@ impl ModelArguments {
     /// There is no model; a flag that no adapter can have, or that names nothing; an adapter where a base is expected.
     pub fn open(&self) -> Result<OpenedModel> {
         self.adapter.options()?;
-        if let Some(base) = self.base.as_ref().filter(|base| !base.exists()) {
-            refuse_name_of_hub(base)?;
+        let model = hub::folder_of(&self.model)?;
+        let base = self.base.as_deref().map(hub::folder_of).transpose()?;
+        if let Some(base) = base.as_ref().filter(|base| !base.exists()) {
             return Err(Error::file(base, "is not there; name the base of the adapters by --base-model"));
         }
-        if self.low_rank.is_some() && is_adapter(&self.model) {
+        if self.low_rank.is_some() && is_adapter(&model) {
             let message = "is an adapter, as is that of --adapter, and they are not stacked; name the base in its place";
-            return Err(Error::file(&self.model, message));
+            return Err(Error::file(&model, message));
         }
-        [Some(&self.model), self.low_rank.as_ref()]
-            .into_iter()
-            .flatten()
-            .try_for_each(|path| say_choice(path))?;
+        [Some(&model), self.low_rank.as_ref()].into_iter().flatten().try_for_each(|path| say_choice(path))?;
         // An adapter on its own is opened on a base that was moved in the same way as any other adapter.
-        let moved = self.base.as_ref().filter(|_| self.low_rank.is_none() && is_adapter(&self.model));
-        let base = if moved.is_some() { &None } else { &self.base };
+        let moved = base.as_ref().filter(|_| self.low_rank.is_none() && is_adapter(&model));
+        let base = if moved.is_some() { &None } else { &base };
         let keys = [("train_dataset.tokenizer", &self.tokenizer), ("load_checkpoint", base)];
         let set = |(key, path): (&str, &Option<PathBuf>)| {
             Some(Override::of(key, &json!(path.as_ref()?.display().to_string())))
         };
         let overrides: Vec<Override> = keys.into_iter().filter_map(set).collect();
         match (&self.low_rank, moved) {
-            (Some(adapter), _) => OpenedModel::open_adapted(&self.model, adapter, &overrides),
-            (None, Some(base)) => OpenedModel::open_adapted(base, &self.model, &overrides),
-            (None, None) => OpenedModel::open(&self.model, &overrides),
+            (Some(adapter), _) => OpenedModel::open_adapted(&model, adapter, &overrides),
+            (None, Some(base)) => OpenedModel::open_adapted(base, &model, &overrides),
+            (None, None) => OpenedModel::open(&model, &overrides),
         }
     }
 

@@ -9,7 +9,7 @@ use super::lora::{self, Adapter, LoraConfig};
 use super::run_folder::CONFIG;
 use super::wrapped;
 use crate::error::{Error, Result};
-use crate::hugging_face::download_of;
+use crate::hugging_face::{if_of_hub, name_of_hub};
 use crate::model::config::ModelConfig;
 use crate::model::parameters::Gpt;
 use crate::model::{adaptable_modules, adaptable_parameters};
@@ -257,7 +257,7 @@ pub(crate) fn base_of(path: &Path) -> Result<Option<PathBuf>> {
     };
     let shown = base.display();
     if !base.exists() {
-        let download = download_of(&base).map_or_else(String::new, |download| format!("{download}; "));
+        let download = name_of_hub(&base).map_or_else(String::new, |name| format!("{}; ", if_of_hub(name)));
         let message = format!("its base `{shown}` is no folder on this disk; {download}{REMEDY}");
         return Err(Error::file(&config, message));
     }

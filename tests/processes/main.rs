@@ -24,6 +24,7 @@ mod finetune;
 mod folders;
 mod foreign_weights;
 mod generate;
+mod hub;
 mod instruments;
 mod mixture;
 mod monitors;
