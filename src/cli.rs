@@ -25,6 +25,8 @@ mod numbers;
 mod output;
 mod parse;
 mod plan;
+#[cfg(feature = "hub")]
+mod push;
 mod ranks;
 mod reading;
 mod report;
@@ -81,6 +83,9 @@ enum Command {
     Merge(merge::Arguments),
     /// Write trained weights under the names, in the layout and the types of the folder that a run started from
     Export(export::Arguments),
+    /// Send a model or an adapter to the Hugging Face Hub, with a card that says how it was trained
+    #[cfg(feature = "hub")]
+    Push(push::Arguments),
     /// Encode text files into a file of token ids
     Tokenize(TokenizeArguments),
     /// Train a tokenizer on text files
@@ -124,6 +129,8 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Doctor(arguments) => pollster::block_on(doctor::doctor(&arguments)),
         Command::Generate(arguments) => pollster::block_on(generate::generate(&arguments)),
+        #[cfg(feature = "hub")]
+        Command::Push(arguments) => push::push(&arguments),
         Command::Finetune(arguments) => finetune::finetune(arguments),
         Command::Eval(arguments) => pollster::block_on(eval::eval(&arguments)),
         Command::Merge(arguments) => merge::merge(&arguments),

@@ -25,16 +25,20 @@ const FILES: [&str; 7] = [".yaml", ".yml", ".json", ".jsonl", ".txt", ".safetens
 
 /// `path` as the name of a model on a hub, if nothing is there and it may be one.
 pub(crate) fn name_of_hub(path: &Path) -> Option<&str> {
-    let name = path.to_str().filter(|_| !path.exists())?;
-    let (owner, model) = name.split_once('/')?;
+    let name = path.to_str().filter(|name| !path.exists() && is_name_of_hub(name))?;
+    // A folder that exists is not the name of an owner.
+    let owner = name.split_once('/').map_or(name, |(owner, _)| owner);
+    Some(name).filter(|_| !Path::new(owner).exists())
+}
+
+/// Whether a model on a hub may have this name; files have endings.
+pub(crate) fn is_name_of_hub(name: &str) -> bool {
+    let Some((owner, model)) = name.split_once('/') else { return false };
     let is_name = |part: &str| {
         let is_known = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
         part.starts_with(|char: char| char.is_ascii_alphanumeric()) && part.chars().all(is_known)
     };
-    // A folder that exists is not the name of an owner, and files have endings.
-    let is_file = FILES.iter().any(|end| model.ends_with(end));
-    let is_of_hub = is_name(owner) && is_name(model) && !is_file && !Path::new(owner).exists();
-    is_of_hub.then_some(name)
+    is_name(owner) && is_name(model) && !FILES.iter().any(|end| model.ends_with(end))
 }
 
 /// What to do about the name of a model where a folder has to be.

@@ -14,22 +14,31 @@ use std::path::{Path, PathBuf};
 /// The Hub does not give it; a disk that fails.
 pub fn folder_of(path: &Path) -> Result<PathBuf> {
     match name_of_hub(path) {
-        Some(name) => Hub::of_environment()?.folder_of(name, &mut Shown { name, bar: None }),
+        Some(name) => Hub::of_environment()?.folder_of(name, &mut Shown::new(name, "fetching")),
         None => Ok(path.to_path_buf()),
     }
 }
 
-/// A download on standard error.
-struct Shown<'a> {
+/// Files on their way, on standard error.
+pub struct Shown<'a> {
     name: &'a str,
+    /// What is done with them.
+    doing: &'static str,
     bar: Option<ProgressBar>,
 }
 
+impl<'a> Shown<'a> {
+    pub fn new(name: &'a str, doing: &'static str) -> Self {
+        Self { name, doing, bar: None }
+    }
+}
+
 impl Watch for Shown<'_> {
-    fn begins(&mut self, bytes: u64, present: u64, folder: &Path) {
+    fn begins(&mut self, bytes: u64, present: u64, place: &str) {
         let goes_on =
             if present > 0 { format!(", of which {} are there", HumanBytes(present)) } else { String::new() };
-        eprintln!("{}: fetching {}{goes_on}, to {}", self.name, HumanBytes(bytes), folder.display());
+        let Self { name, doing, .. } = self;
+        eprintln!("{name}: {doing} {}{goes_on}, to {place}", HumanBytes(bytes));
         let style =
             ProgressStyle::with_template("{bar:24} {bytes} of {total_bytes}  {bytes_per_sec}, {eta} left");
         let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden());

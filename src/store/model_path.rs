@@ -242,6 +242,27 @@ fn adapter_in(path: &Path) -> Option<PathBuf> {
     found.map(Path::to_path_buf)
 }
 
+/// The folder of the adapter in the checkpoint or the folder `path`, if it has one.
+#[cfg(feature = "hub")]
+pub(crate) fn adapter_of(path: &Path) -> Option<PathBuf> {
+    let folders = [path.to_path_buf(), path.join(lora::FOLDER)];
+    folders.into_iter().find(|folder| folder.join(lora::CONFIG).is_file())
+}
+
+/// The name of a model on a hub that the adapter folder `path` has for its base.
+///
+/// # Errors
+/// A description that is damaged.
+#[cfg(feature = "cli")]
+pub(crate) fn hub_base_of(path: &Path) -> Result<Option<String>> {
+    let Some(path) = adapter_in(path) else { return Ok(None) };
+    if Base::beside(&path.join(lora::CONFIG))?.is_some() {
+        return Ok(None);
+    }
+    let base = LoraConfig::required(&path.join(lora::WEIGHTS))?.base_model_name_or_path;
+    Ok(base.filter(|base| name_of_hub(Path::new(base)).is_some()))
+}
+
 /// The base that the adapter folder `path` names; `None` if `path` is not an adapter folder, but a run, a checkpoint or
 /// a model.
 ///

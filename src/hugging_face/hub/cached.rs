@@ -2,16 +2,13 @@
 //! them; `refs/main` names the newest commit. A file is in `blobs` only when its size and hash are right.
 //! Source: <https://huggingface.co/docs/huggingface_hub/guides/manage-cache>.
 
-use super::download::Download;
+use super::connection::{Hub, Watch};
+use super::download::{Download, PLACE};
 use super::listing::{Listing, RemoteFile};
-use super::{Hub, Watch};
-use crate::durable::PathOrigin;
 use crate::error::{Error, Result};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-
-pub(super) const PLACE: PathOrigin = PathOrigin("folder by HF_HUB_CACHE");
 
 /// A model in the cache.
 pub(super) struct CachedModel {
@@ -47,7 +44,11 @@ impl CachedModel {
         let missing: Vec<&RemoteFile> = files.iter().filter(|file| !self.has(file)).collect();
         if !missing.is_empty() {
             let begun = missing.iter().map(|file| self.begun(file).metadata().map_or(0, |data| data.len()));
-            watch.begins(missing.iter().map(|file| file.size).sum(), begun.sum(), &snapshot);
+            watch.begins(
+                missing.iter().map(|file| file.size).sum(),
+                begun.sum(),
+                &snapshot.display().to_string(),
+            );
         }
         for file in missing {
             let url = format!("{}/{model}/resolve/{commit}/{}", hub.endpoint, file.name);

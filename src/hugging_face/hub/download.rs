@@ -1,8 +1,8 @@
 //! A file on its way from the Hub: what is there of it goes on where it broke off, and the whole is checked.
 
-use super::cached::PLACE;
+use super::connection::{Hub, Watch};
 use super::listing::RemoteFile;
-use super::{Hub, Watch};
+use crate::durable::PathOrigin;
 use crate::error::{Error, Result};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
@@ -12,6 +12,8 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 use ureq::http::StatusCode;
+
+pub(super) const PLACE: PathOrigin = PathOrigin("folder by HF_HUB_CACHE");
 
 /// How often the rest of a file is asked for before more of it comes.
 const TRIES: u32 = 6;

@@ -48,6 +48,11 @@ struct Lfs {
     size: u64,
 }
 
+/// Whether a file of this name is of a model: weights, or what is beside them.
+pub(crate) fn is_of_model(name: &str) -> bool {
+    name.ends_with(WEIGHTS) || BESIDE.iter().any(|end| name.ends_with(end))
+}
+
 impl Listing {
     /// # Errors
     /// It is no answer of the Hub, or has no hash or size of a file.
@@ -68,7 +73,7 @@ impl Listing {
         let is_in_parts = is_there("model.safetensors.index.json");
         let whole = WHOLE.into_iter().find(|name| is_there(name));
         let is_needed = |file: &RemoteFile| match whole {
-            _ if !of_weights(file) => BESIDE.iter().any(|end| file.name.ends_with(end)),
+            _ if !of_weights(file) => is_of_model(&file.name),
             _ if is_in_parts => file.name.starts_with(PART),
             Some(whole) => file.name == whole,
             None => false,
