@@ -1,7 +1,7 @@
 """Loads a small random model of every family of causal language models in transformers, and compares losses.
 
     cargo build --release --bin gristmill
-    python tests/transformers/shapes.py [--list] [--steps] [--keys] [--export] [--shards] [--text] [SHAPE ...]
+    python tests/transformers/shapes.py [--list] [--gradients] [--steps] [--keys] [--export] [--shards] [--text] [SHAPE ...]
 
 Each shape is saved by `save_pretrained`, and its folder is all that a configuration says of the model (`load_checkpoint`). It is
 
@@ -9,6 +9,7 @@ Each shape is saved by `save_pretrained`, and its folder is all that a configura
     refused     gristmill ends with an error that names the culprit
     DIFFERENT   it trains another model, or loads this one with a warning: the script then ends with exit code 1
 
+With --gradients the gradient of each parameter has to be that of torch in float64, as near to it as GRADIENT or NARROW says.
 With --steps the losses of ten steps of AdamW at a rate of 1e-3 have to be those of torch in float64 or float32, each at most 1e-5 apart, or no
 farther from float64 than torch in float32 is. With --keys each
 key of the config.json of shapes that are equal is taken out and changed, one at a time: that has to be an error, or what transformers computes
@@ -46,6 +47,10 @@ STEPS, RATE = 10, 1e-3  # of --steps
 UNTIL_TIPPED = {"deepseek_v3, yarn": 7, "granitemoe with biases and a tied head": 5}
 PROMPT, TOKENS = b"fn main", 40  # of --text
 BETAS, EPSILON = [0.9, 0.95], 1e-8
+# How far the gradient of a parameter may be from float64, relative to its length; or how many times as far as torch's in float32.
+GRADIENT, NARROW = 1e-5, 4.0
+# Gradients of a few numbers each, whose terms, one for each token, all but cancel: what may be instead.
+CANCELLED = {".sinks": 2e-5, ".alpha_p": 3e-5, ".alpha_n": 3e-5, ".dt_bias": 3e-5, ".A_log": 3e-5}
 LARGEST = 20_000_000  # parameters of a shape that is made
 
 # Values of keys that a class has: none is its default, and a key that is left out shows in the loss.
@@ -603,16 +608,16 @@ def in_pickles(folder, model):
 STORED = {"llama in fp8": in_fp8, "gpt_oss in mxfp4": in_mxfp4, "llama in float64": in_float64, "llama in pickles": in_pickles}
 
 
-def gristmill(folder, steps=1, rate=1e-9, **keys):
+def gristmill(folder, steps=1, rate=1e-9, epsilon=EPSILON, name="run", **keys):
     """The losses of steps on the same tokens with further keys of the model, or None; and what standard error says."""
-    text, file, name = folder / "text", folder / "shape.yaml", "run" if steps == 1 else "steps"
+    text, file = folder / "text", folder / "shape.yaml"
     text.write_bytes(TEXT)
     lines = {
         "output_dir": str(folder), "run_name": name, "load_checkpoint": str(folder / "model"),
         "model": {"model_config": {"seq_length": WINDOW, **keys}},
         "train_dataset": {"data_loader": {"type": "TextDataLoader", "dataset_files": [str(text)]}},
         "runner_config": {"epochs": steps, "batch_size": BATCH}, "runner_wrapper": {"use_clip_grad": False},
-        "optimizer": {"type": "AdamW", "betas": BETAS, "eps": EPSILON, "weight_decay": 0.0},
+        "optimizer": {"type": "AdamW", "betas": BETAS, "eps": epsilon, "weight_decay": 0.0},
         "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": rate},
         "callbacks": [{"type": "MFLossMonitor", "per_print_times": 1}, {"type": "CheckpointMonitor", "save_checkpoint_steps": steps}],
     }
@@ -652,9 +657,51 @@ def training(model, text=TEXT, rate=RATE):
     return losses
 
 
+def opened(auto, folder):
+    return auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def exported_model(run, folder, model):
+    """What transformers opens of the export of the last checkpoint of `run`."""
+    checkpoint = max((folder / run / "checkpoint").glob("step_*"))
+    out = folder / run / "out"
+    subprocess.run([GRISTMILL, "export", str(checkpoint), str(folder / "model"), str(out)], check=True, capture_output=True)
+    return opened(class_of(model.config), out)
+
+
+def gradients(folder, model):
+    """Whether the gradient of each parameter is that of float64, and a line of the one that is farthest from it. AdamW's step is the gradient
+    where epsilon is far above it."""
+    epsilon, rate = 1e3, 1e6
+    ours, log = gristmill(folder, 1, rate, epsilon, name="gradients")
+    if ours is None:
+        return False, f"gradients: {log}"
+    before, after = [dict(other.named_parameters()) for other in (model, exported_model("gradients", folder, model))]
+    padding = {f"{name}.weight": part.padding_idx for name, part in model.named_modules() if isinstance(part, torch.nn.Embedding)}
+
+    def of(model):
+        loss_on(TEXT, model).backward()
+        return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+    exact, narrow = of(copy.deepcopy(model).double()), of(copy.deepcopy(model))
+    # Some are 0 but for rounding: those of what softmax cancels.
+    least = 1e-4 * max(gradient.norm().item() / gradient.numel() ** 0.5 for gradient in exact.values())
+    rows = []
+    for name, gradient in exact.items():
+        step = before[name].detach().double() - after[name].detach().double()
+        if (row := padding.get(name)) is not None:  # which some classes fill with zeros when they open a folder
+            step[row] = rate * gradient[row] / (gradient[row].abs() + epsilon)
+        size = max(gradient.norm().item(), least * gradient.numel() ** 0.5)
+        far = [((other - gradient).norm() / size).item() for other in (step * epsilon / (rate - step.abs()), narrow[name].double())]
+        least_allowed = next((most for end, most in CANCELLED.items() if name.endswith(end)), GRADIENT)
+        rows.append((far[0] / max(least_allowed, NARROW * far[1]), *far, name))
+    share, own, torch_own, name = max(rows)
+    return share <= 1.0, f"{len(rows)} gradients: {own:.1e} apart, torch's float32 {torch_own:.1e}: {share:.2f} of what is allowed ({name})"
+
+
 def trained(name, folder, model):
     """Whether the steps of both go the same way, and a line of it."""
-    ours, log = gristmill(folder, STEPS, RATE)
+    ours, log = gristmill(folder, STEPS, RATE, name="steps")
     if ours is None:
         return False, f"{STEPS} steps: {log}"
     def far(one, other):
@@ -742,9 +789,8 @@ def keys(folder, model):
     return words
 
 
-def opened(auto, folder, model):
-    """The model in `folder`, how far its loss is from that of `model`, and its tensors, if it is of the same class, at most."""
-    other = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+def compared(other, model):
+    """The other model, how far its loss is from that of `model`, and its tensors, if it is of the same class, at most."""
     theirs, ours = loss_of(model), loss_of(other)
     if type(other) is not type(model):
         return other, abs(ours - theirs) / theirs, 0.0
@@ -756,16 +802,15 @@ def exported(name, folder, model):
     """Whether transformers computes the same from the checkpoint of the run in `folder`, and from its export, which has to be of the same
     class; and a line of how far apart."""
     checkpoint = max((folder / "run" / "checkpoint").glob("step_*"))
-    nearest, apart, largest = opened(transformers.AutoModelForCausalLM, checkpoint, model)
-    subprocess.run([GRISTMILL, "export", str(checkpoint), str(folder / "model"), str(folder / "out")], check=True, capture_output=True)
-    again, apart_again, largest_again = opened(class_of(model.config), folder / "out", model)
+    nearest, apart, largest = compared(opened(transformers.AutoModelForCausalLM, checkpoint), model)
+    again, apart_again, largest_again = compared(exported_model("run", folder, model), model)
     line = f"checkpoint: {type(nearest).__name__}, loss {apart:.1e}, tensors {largest:.1e} apart"
     line += f"; export: {type(again).__name__}, {apart_again:.1e}, {largest_again:.1e}"
     # FP8 leaves in bfloat16.
     allowed, allowed_loss = (2e-3, 1e-2) if name == "llama in fp8" else (1e-7, ALLOWED)
     is_same = apart_again <= allowed_loss and largest_again <= allowed
     if not is_same and name not in STORED:
-        _, *own = opened(class_of(model.config), folder / "model", model)
+        _, *own = compared(opened(class_of(model.config), folder / "model"), model)
         is_same = all(math.isclose(one, other, rel_tol=1e-2) for one, other in zip(own, (apart_again, largest_again)))
         line += ", as is the folder of transformers itself" if is_same else ""
     if "gristmill_note" in json.loads((checkpoint / "config.json").read_text()):
@@ -818,6 +863,7 @@ def shape(name, kind, config, expected, arguments):
         fine = word != "DIFFERENT" and expected in [None, word]
         print(f"{name}: {word}: {why}" + ("" if fine or word == "DIFFERENT" else f" (expected: {expected})"), flush=True)
         checks = [
+            (arguments.gradients and name not in STORED, gradients),
             (arguments.steps, lambda folder, model: trained(name, folder, model)),
             (arguments.export, lambda folder, model: exported(name, folder, model)),
             (arguments.shards and name not in STORED, in_shards),
@@ -837,6 +883,7 @@ def shape(name, kind, config, expected, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", action="store_true", help="name the shapes")
+    parser.add_argument("--gradients", action="store_true", help="compare the gradients of those that are equal")
     parser.add_argument("--steps", action="store_true", help="train those that are equal for ten steps")
     parser.add_argument("--keys", action="store_true", help="try each key of those that are equal")
     parser.add_argument("--export", action="store_true", help="open the checkpoints of those that are equal in transformers")
