@@ -4,6 +4,7 @@
 pub(crate) mod config_json;
 pub(crate) mod export;
 pub mod generation;
+pub(crate) mod gguf;
 #[cfg(feature = "hub")]
 pub(crate) mod hub;
 pub(crate) mod tokenizer;

@@ -5,6 +5,7 @@
 //! a token of a mixture, and has recordings of its own, for the prompts and for one token per sequence.
 
 mod generator;
+mod gguf;
 pub(crate) mod inference_model;
 mod judgement;
 pub(crate) mod on_device;

@@ -13,6 +13,7 @@ pub mod checkpoint_folder;
 mod expected_tensors;
 mod experts;
 pub mod export;
+pub mod gguf;
 pub(crate) mod hex;
 mod holdings;
 pub(crate) mod lora;

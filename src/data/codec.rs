@@ -73,7 +73,8 @@ impl Codec {
         }
     }
 
-    fn tokenizer(&self) -> Option<&Tokenizer> {
+    /// The tokenizer, if there is one.
+    pub(crate) fn tokenizer(&self) -> Option<&Tokenizer> {
         match self {
             Self::Bytes { .. } => None,
             Self::Tokenizer { tokenizer, .. } => Some(tokenizer),

@@ -6,6 +6,8 @@
 
 mod architecture;
 
+pub(in crate::hugging_face) use architecture::{lacks, nearest};
+
 use super::config_json::classes::{self, CONVOLUTION, Class, FULL, LINEAR, SLIDING};
 use super::config_json::{ACTIVATIONS, Windows, facts, has_wide_readers};
 use crate::model::config::{
@@ -13,7 +15,6 @@ use crate::model::config::{
     ParallelResidual, Values,
 };
 use crate::ops::rope_scaling::{Llama3, LongRope, QueryScaling, RopeScaling, Yarn};
-use architecture::nearest;
 use serde_json::{Map, Value, json};
 
 /// The content of `config.json` for `model`.

@@ -11,6 +11,7 @@ use crate::model::config::ModelConfig;
 use crate::settings::{BaseType, Override, RunConfig, RunPlan};
 use crate::store::checkpoint::torch_dtype;
 use crate::store::export::float_types;
+use crate::store::lora;
 use crate::store::model_path::{StandaloneAdapter, base_of, chosen, run_of};
 use crate::store::run_folder::{CONFIG, open_file};
 use crate::train::pretrained::{check_weights, no_tokenizer};
@@ -160,6 +161,11 @@ impl OpenedModel {
         let trained = self.plan.conversations().unwrap_or_default();
         let template = template.map(Path::to_path_buf).or(self.template.clone()).or(trained.template);
         ChatForm { template, raw: raw || trained.raw, ..ChatForm::default() }
+    }
+
+    /// The file of the adapter that the model has, if it has one.
+    pub(super) fn adapter_file(&self) -> Option<PathBuf> {
+        self.adapter.clone().or_else(|| lora::beside(&self.weights))
     }
 
     /// The place of the weights of `model`, which is the plan's model, perhaps with another window.

@@ -21,7 +21,8 @@ const FORMATS: [(&str, &str); 5] = [
     ("pth", PICKLE),
     (
         "gguf",
-        "is of llama.cpp, whose quantised weights are not read: fetch the model's safetensors files instead",
+        "is of llama.cpp, whose files are written and not read: fetch the model's safetensors files instead, or save them by \
+         `from_pretrained(FOLDER, gguf_file=NAME)` of transformers",
     ),
 ];
 const PICKLE: &str = "is a pickle of PyTorch, which is not read, since it may run code";

@@ -12,6 +12,7 @@ mod configs;
 mod durable;
 mod exchanges;
 mod finite;
+mod gguf;
 mod grids;
 mod history;
 mod lazy_inline;

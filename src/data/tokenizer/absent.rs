@@ -78,6 +78,11 @@ impl Tokenizer {
         match *self {}
     }
 
+    /// The tokens that were added to the vocabulary.
+    pub(crate) fn added_tokens(&self) -> Vec<(u32, String, bool)> {
+        match *self {}
+    }
+
     /// The tokens that are added to a text.
     pub(in crate::data) fn added(&self) -> &Added {
         match *self {}

@@ -195,6 +195,14 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// The tokens that were added to the vocabulary, each with its id and whether it is special, by id.
+    pub(crate) fn added_tokens(&self) -> Vec<(u32, String, bool)> {
+        let tokens = self.inner.get_added_tokens_decoder().into_iter();
+        let mut tokens: Vec<_> = tokens.map(|(id, token)| (id, token.content, token.special)).collect();
+        tokens.sort_unstable();
+        tokens
+    }
+
     /// The tokens that the file's post-processor adds before and after a text.
     pub(in crate::data) fn added(&self) -> &Added {
         &self.added

@@ -17,7 +17,9 @@
 //! - `windows`: which layers have a sliding window, and `rotates_in_windows`: whether these alone rotate. Where the
 //!   default of `rope_parameters` has an entry for each kind of layers, those with a window rotate by parameters of
 //!   their own;
-//! - `tensors`: the names of its tensors, where they are not those of `transformers`.
+//! - `tensors`: the names of its tensors, where they are not those of `transformers`;
+//! - `gguf`: what llama.cpp computes of it. Its greedy text of a file of each such class was found to be that of
+//!   `transformers`: tests/transformers/gguf.py.
 //!
 //! `wrappers` are the classes of models of images or sound around one of these classes.
 //!
@@ -75,8 +77,40 @@ pub(in crate::hugging_face) struct Class {
     pub is_published_code: bool,
     /// Whether its files are written and not read.
     is_written_only: bool,
+    /// What llama.cpp computes of it; no other class has it, too.
+    pub gguf: Option<Gguf>,
     #[serde(rename = "about")]
     _about: Option<IgnoredAny>,
+}
+
+/// What llama.cpp computes of a class.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::hugging_face) struct Gguf {
+    /// Its architecture there.
+    pub architecture: String,
+    /// Whether dimensions (2i, 2i + 1) of a head rotate together there, instead of (i, i + rotary_dim / 2).
+    #[serde(default)]
+    pub rotates_pairs: bool,
+    /// Facts that vary within the class, and always have these values there, or after `=` that of another fact.
+    #[serde(default)]
+    pub always: Map<String, Value>,
+    /// Facts that vary within the class, and that its files can say; scalings of the rotation by their types.
+    #[serde(default)]
+    pub has: BTreeSet<String>,
+    /// Those of them that it always has.
+    #[serde(default)]
+    pub needs: BTreeSet<String>,
+    /// Every which layer does not rotate.
+    pub unrotated_period: Option<usize>,
+    /// The number of layers at which scores are divided by the root of a head's share of the model's width, and not of
+    /// its own width.
+    pub layers_scaled_by_share: Option<usize>,
+    /// Whether its head is always the embedding, or never, so that files hold the embedding twice.
+    pub is_tied: Option<bool>,
+    /// Names of tensors that are not those of other architectures, by these.
+    #[serde(default)]
+    pub names: BTreeMap<String, String>,
 }
 
 /// Which layers have a sliding window, where a file does not list them in `layer_types`.
@@ -243,7 +277,7 @@ const ROOT: &str = "√";
 const RECIPROCAL: &str = "1/";
 
 /// The classes whose files are read.
-pub(super) fn all() -> impl Iterator<Item = &'static Class> {
+pub(in crate::hugging_face) fn all() -> impl Iterator<Item = &'static Class> {
     TABLE.classes.iter().filter(|class| !class.is_written_only)
 }
 
@@ -271,7 +305,7 @@ pub(crate) fn tensor_names() -> impl Iterator<Item = &'static TensorNames> {
 }
 
 /// The facts that none of our keys changes.
-pub(super) fn always_here() -> &'static Map<String, Value> {
+pub(in crate::hugging_face) fn always_here() -> &'static Map<String, Value> {
     &TABLE.always_here
 }
 

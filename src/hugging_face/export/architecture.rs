@@ -71,7 +71,7 @@ use crate::ops::route::{GateNorm, GroupScore, RouterConfig, Score};
 use serde_json::Value;
 
 /// The class nearest to `model`.
-pub(super) fn nearest(model: &ModelConfig) -> &'static Class {
+pub(in crate::hugging_face) fn nearest(model: &ModelConfig) -> &'static Class {
     if model.family == Family::Glm && model.norm_placement == NormPlacement::Both {
         return named("glm4");
     }
@@ -162,7 +162,7 @@ fn nearest_mixture(model: &ModelConfig, mixture: &MixtureConfig) -> &'static str
 }
 
 /// The features that `model` has and `class` does not.
-pub(super) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
+pub(in crate::hugging_face) fn lacks(class: &Class, model: &ModelConfig) -> Vec<&'static str> {
     let name = class.name.as_str();
     let is_latent = matches!(name, "deepseek_v2" | "deepseek_v3" | "minicpm3");
     let is_granite = matches!(name, "granite" | "granitemoe" | "granitemoeshared" | "hyperclovax");

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error as TemplateError, ErrorKind, Value as Template};
@@ -91,25 +91,22 @@ impl ChatTemplate {
     /// If the template is not valid Jinja.
     pub fn find(file: Option<&Path>, tokenizer: Option<&Path>) -> Result<Option<Self>> {
         let special = tokenizer.map(SpecialTokens::beside).transpose()?.unwrap_or_default();
-        let beside = tokenizer.map(|tokenizer| tokenizer.with_file_name("chat_template.jinja"));
-        let named = file.map(Path::to_path_buf).or(beside.filter(|path| path.is_file()));
-        let (path, sources) = match (named, tokenizer) {
-            (Some(path), _) => {
-                let other = path.with_file_name("additional_chat_templates").join("tool_use.jinja");
-                let other = Some(other).filter(|other| file.is_none() && other.is_file());
-                let with_tools = other.map(|other| files::text_of(&other)).transpose()?;
-                (path.clone(), TemplateSources { default: files::text_of(&path)?, with_tools })
-            }
-            (None, Some(tokenizer)) => match TemplateSources::of(&special.config) {
-                Some(sources) => (tokenizer.with_file_name("tokenizer_config.json"), sources),
-                None => return Ok(None),
-            },
-            (None, None) => return Ok(None),
+        let Some((path, sources)) = TemplateSources::find(file, tokenizer, &special)? else {
+            return Ok(None);
         };
         Self::of(&sources, special.named).map(Some).map_err(|error| {
             let line = error.line().map_or(String::new(), |line| format!("line {line}: "));
             Error::file(path, format!("{line}is no chat template ({}); correct it", one_line(&error)))
         })
+    }
+
+    /// The source of the template for conversations without tools that [`find`](Self::find) finds.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub(crate) fn source(file: Option<&Path>, tokenizer: Option<&Path>) -> Result<Option<String>> {
+        let special = tokenizer.map(SpecialTokens::beside).transpose()?.unwrap_or_default();
+        Ok(TemplateSources::find(file, tokenizer, &special)?.map(|(_, sources)| sources.default))
     }
 
     /// Sets the spellings of the tokenizer's special tokens.
@@ -319,6 +316,28 @@ struct TemplateSources {
 }
 
 impl TemplateSources {
+    /// The templates of the file `file`, or else those of `tokenizer`, and where they are.
+    fn find(
+        file: Option<&Path>,
+        tokenizer: Option<&Path>,
+        special: &SpecialTokens,
+    ) -> Result<Option<(PathBuf, Self)>> {
+        let beside = tokenizer.map(|tokenizer| tokenizer.with_file_name("chat_template.jinja"));
+        let named = file.map(Path::to_path_buf).or(beside.filter(|path| path.is_file()));
+        Ok(match (named, tokenizer) {
+            (Some(path), _) => {
+                let other = path.with_file_name("additional_chat_templates").join("tool_use.jinja");
+                let other = Some(other).filter(|other| file.is_none() && other.is_file());
+                let with_tools = other.map(|other| files::text_of(&other)).transpose()?;
+                let sources = Self { default: files::text_of(&path)?, with_tools };
+                Some((path, sources))
+            }
+            (None, Some(tokenizer)) => Self::of(&special.config)
+                .map(|sources| (tokenizer.with_file_name("tokenizer_config.json"), sources)),
+            (None, None) => None,
+        })
+    }
+
     /// The templates of a `tokenizer_config.json`: a single text, or several with a name each, of which `transformers`
     /// uses these two.
     fn of(config: &Value) -> Option<Self> {
