@@ -29,10 +29,11 @@ use gristmill::ops::linear_cross_entropy::{
     CrossEntropy, HeadGradient, OutputProjection, linear_cross_entropy,
 };
 use gristmill::ops::matmul::{Epilogue, Layout, matmul};
+use gristmill::ops::preference::{PairLoss, Preference};
 use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
-use gristmill::ops::step_state::{LossState, StepState};
+use gristmill::ops::step_state::{LossState, PreferenceState, StepState};
 use gristmill::ops::swiglu::Gate;
 use gristmill::ops::xielu::{self, Xielu};
 use gristmill::ops::{
@@ -609,6 +610,22 @@ fn losses(c: &mut Criterion) {
             Work::Flops(6.0 * N as f64 * D as f64 * vocab as f64)
         });
     }
+    // Logits twice, and the gradient of the hidden states alone, as under adapters.
+    row(c, &gpu, "linear_cross_entropy of pairs V=8192", |row| {
+        let (h, head, dh) = (row.tensor(N, D, F32), row.tensor(8192, D, F32), row.tensor(N, D, F32));
+        let preference = Preference {
+            loss: PairLoss::Dpo { beta: 0.1, label_smoothing: 0.0 },
+            pairs: row.tensor(1, N, U32),
+            reference: Some(row.tensor(1, N, F32)),
+            state: row.state(PreferenceState::default()),
+        };
+        let (targets, step, loss) =
+            (row.tensor(1, N, U32), row.state(StepState::default()), row.state(LossState::default()));
+        let loss = CrossEntropy { preference: Some(preference), ..CrossEntropy::new(targets, step, loss) };
+        let op = OutputProjection { h, head: &[head], bias: None, factor: None, soft_cap: None, ranks: None };
+        linear_cross_entropy(&mut row.rec, &op, &loss, dh, None);
+        Work::Flops(6.0 * N as f64 * D as f64 * 8192.0)
+    });
 }
 
 criterion_group!(

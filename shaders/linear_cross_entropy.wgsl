@@ -6,7 +6,8 @@
 //                           · (softmax(z) − onehot(target)), zero where the target is ignored. In f32 it overwrites
 //                           them. With `accuracy` correct (N): 1 where argmax(z) = target, the first one of equal
 //                           logits. With `parts` the logits are some columns of a row that ranks share, and parts (P,
-//                           rows, 4) f32 are the statistics that each rank has found in its own columns
+//                           rows, 4) f32 are the statistics that each rank has found in its own columns. With `weighted`
+//                           weights (N) f32 are factors of the seed, and the losses are known already
 //   row_parts               finds these: largest logit, Σ exp relative to it, target's logit, first column of the
 //                           largest
 //   sum_losses              adds losses (N) to LossState; with `accuracy` the sum of correct (N) to correct_sum
@@ -54,7 +55,8 @@ const LOWEST: f32 = -3.4028234e38; // finite stand-in for minus infinity
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> targets: array<u32>; // (N)
 @group(0) @binding(2) var<storage, read_write> logits: array<vec4<f32>>; // (rows, V)
-@group(0) @binding(3) var<storage, read_write> losses: array<f32>; // (N)
+@if(!weighted) @group(0) @binding(3) var<storage, read_write> losses: array<f32>; // (N)
+@if(weighted) @group(0) @binding(3) var<storage, read> weights: array<f32>; // (N)
 @group(0) @binding(4) var<storage, read> loss_seed: LossState;
 @if(gradient && !f32) @group(0) @binding(5) var<storage, read_write> dz: array<Packed>; // (rows, V)
 @if(accuracy) @group(0) @binding(6) var<storage, read_write> correct: array<f32>; // (N)
@@ -93,8 +95,8 @@ fn softmax_cross_entropy(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(l
     @if(!parts) let found = part_of(row, lane, target_id);
     let counts = target_id != params.ignore;
     if (first == 0u) {
-        let loss = log(found.y) + found.x - found.z;
-        losses[params.first_token + row] = select(0.0, loss, counts);
+        @if(!weighted) let loss = log(found.y) + found.x - found.z;
+        @if(!weighted) losses[params.first_token + row] = select(0.0, loss, counts);
         @if(accuracy) {
             let is_correct = found.w == f32(target_id);
             correct[params.first_token + row] = select(0.0, 1.0, counts && is_correct);
@@ -102,7 +104,8 @@ fn softmax_cross_entropy(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(l
     }
     @if(gradient) {
         row_barrier(); // the target's logit is read above, and overwritten below by another invocation
-        let scale = select(0.0, loss_seed.seed, counts);
+        @if(!weighted) let scale = select(0.0, loss_seed.seed, counts);
+        @if(weighted) let scale = weighted_seed(params.first_token + row, counts);
         let start = row * params.stride4;
         for (var i = first; i < params.stride4; i += STEP) {
             let index = vec4<u32>(4u * i) + vec4<u32>(0u, 1u, 2u, 3u);
@@ -125,6 +128,15 @@ fn row_parts(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocat
     if (first_of(lane) == 0u) {
         own_parts[row] = found;
     }
+}
+
+// Tokens that do not count have no weight.
+@if(weighted)
+fn weighted_seed(token: u32, counts: bool) -> f32 {
+    if (!counts) {
+        return 0.0;
+    }
+    return loss_seed.seed * weights[token];
 }
 
 // The statistics of the logits of a row here. Every invocation of the row gets them.

@@ -37,6 +37,7 @@ pub mod matrix_ranks;
 pub mod max_logit;
 pub mod muon;
 pub mod permute;
+pub mod preference;
 pub mod qk_layer_norm;
 pub mod qk_norm;
 pub mod rms_norm;

@@ -32,3 +32,12 @@ struct LossState {
     token_sum: f32, // `count` over all micro-batches
     mean_sum: f32, // sum over micro-batches of mean loss / number of micro-batches
 }
+
+// Sums over the pairs of preferences since the host last cleared them.
+struct PreferenceState {
+    chosen_reward: f32,
+    rejected_reward: f32,
+    accurate: f32, // pairs whose chosen answer has the higher reward
+    chosen_log_prob: f32,
+    rejected_log_prob: f32,
+}

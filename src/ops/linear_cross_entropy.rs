@@ -4,6 +4,7 @@ use super::add::add;
 use super::column_sum::column_sum;
 use super::matmul::{Epilogue, Layout, matmul};
 use super::matrix_ranks::MatrixRanks;
+use super::preference::{Preference, pair_losses, token_weights};
 use super::soft_cap::cap_and_inverse;
 use super::step_state::{LossState, StepState};
 use super::{fold, long_rows, per_row};
@@ -57,6 +58,8 @@ pub struct CrossEntropy {
     /// that a token weighs the same in every micro-batch; [`StepRules::tokens`](super::grad_norm::StepRules::tokens)
     /// turns the sum into a mean.
     pub is_per_token: bool,
+    /// The loss of pairs of answers, in place of that of all tokens alike: `loss` counts and sums pairs.
+    pub preference: Option<Preference>,
 }
 
 impl CrossEntropy {
@@ -72,6 +75,7 @@ impl CrossEntropy {
             accumulation: 1,
             factor: 1.0,
             is_per_token: false,
+            preference: None,
         }
     }
 }
@@ -148,7 +152,15 @@ pub fn linear_cross_entropy(
     dh: Tensor,
     dhead: Option<HeadGradient<'_>>,
 ) {
-    let outcome = begin(rec, op, loss);
+    let gradient = match &loss.preference {
+        None => Gradient::Seed(begin(rec, op, loss)),
+        // The weights of tokens depend on the losses of whole answers: logits are computed a second time.
+        Some(preference) => {
+            let losses = token_losses(rec, op, loss);
+            let slopes = pair_losses(rec, preference, loss, losses);
+            Gradient::Weights(token_weights(rec, preference, loss, slopes))
+        }
+    };
     for (first, rows) in chunks(rec, op) {
         let h = op.h.rows(first, rows);
         let logits = logits(rec, op, h);
@@ -156,7 +168,7 @@ pub fn linear_cross_entropy(
             Element::F32 => logits,
             element => rec.tensor("dlogits", rows, logits.cols, element),
         };
-        softmax(rec, op, loss, logits, outcome, first, Some(dlogits));
+        softmax(rec, op, loss, logits, gradient, first, Some(dlogits));
         if let Some(gradient) = op.bias.and_then(|bias| bias.gradient) {
             column_sum(rec, dlogits, gradient, op.factor);
         }
@@ -173,18 +185,47 @@ pub fn linear_cross_entropy(
             column += part.rows;
         }
     }
-    finish(rec, op, loss, outcome);
+    if let Gradient::Seed(outcome) = gradient {
+        finish(rec, op, loss, outcome);
+    }
 }
 
 /// Adds the `loss` to its state without gradients: evaluation.
 #[track_caller]
 pub fn linear_cross_entropy_forward(rec: &mut Recorder, op: &OutputProjection<'_>, loss: &CrossEntropy) {
+    if let Some(preference) = &loss.preference {
+        let losses = token_losses(rec, op, loss);
+        pair_losses(rec, preference, loss, losses);
+        return;
+    }
     let outcome = begin(rec, op, loss);
+    forward(rec, op, loss, outcome);
+    finish(rec, op, loss, outcome);
+}
+
+/// The losses (1, N) of the tokens, 0 of those with an ignored target, without their sum.
+#[track_caller]
+pub fn token_losses(rec: &mut Recorder, op: &OutputProjection<'_>, loss: &CrossEntropy) -> Tensor {
+    let losses = loss.losses.unwrap_or_else(|| rec.tensor("losses", 1, op.h.rows, Element::F32));
+    forward(rec, op, loss, Outcome { losses, correct: None });
+    losses
+}
+
+/// The results of all rows, chunk by chunk.
+fn forward(rec: &mut Recorder, op: &OutputProjection<'_>, loss: &CrossEntropy, outcome: Outcome) {
     for (first, rows) in chunks(rec, op) {
         let logits = logits(rec, op, op.h.rows(first, rows));
-        softmax(rec, op, loss, logits, outcome, first, None);
+        softmax(rec, op, loss, logits, Gradient::Seed(outcome), first, None);
     }
-    finish(rec, op, loss, outcome);
+}
+
+/// What the gradient of a token's loss is multiplied by.
+#[derive(Clone, Copy)]
+enum Gradient {
+    /// The seed alone; the results of the rows are written meanwhile.
+    Seed(Outcome),
+    /// The seed and a weight of the token (1, N); the results are known.
+    Weights(Tensor),
 }
 
 /// Results of the rows of all chunks that remain to be summed, (1, N) each.
@@ -277,14 +318,18 @@ fn softmax(
     op: &OutputProjection<'_>,
     loss: &CrossEntropy,
     logits: Tensor,
-    Outcome { losses, correct }: Outcome,
+    gradient: Gradient,
     first: u32,
     dlogits: Option<Tensor>,
 ) {
     let element = op.h.element;
+    let (of_rows, correct) = match gradient {
+        Gradient::Seed(Outcome { losses, correct }) => (losses.bind("losses", Element::F32), correct),
+        Gradient::Weights(weights) => (weights.bind("weights", Element::F32), None),
+    };
     let parts = op.ranks.map(|ranks| exchanged_parts(rec, op, loss, logits, first, ranks));
     let (kernel, grid) = over_logits(rec, "softmax_cross_entropy", element, logits);
-    let mut bindings = vec![loss.targets.bind("targets", Element::U32), losses.bind("losses", Element::F32)];
+    let mut bindings = vec![loss.targets.bind("targets", Element::U32), of_rows];
     if parts.is_none() || dlogits.is_some() {
         bindings.push(logits.bind("logits", Element::F32));
     }
@@ -298,6 +343,7 @@ fn softmax(
         .condition(Condition::Accuracy, correct.is_some())
         .condition(Condition::Capped, op.soft_cap.is_some())
         .condition(Condition::Parts, parts.is_some())
+        .condition(Condition::Weighted, matches!(gradient, Gradient::Weights(_)))
         .condition(Condition::Gradient, dlogits.is_some());
     rec.dispatch(kernel, &bindings, &params(op, loss, logits.rows, first), grid);
 }

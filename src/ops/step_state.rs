@@ -55,3 +55,20 @@ crate::state! {
         pub mean_sum: f32,
     }
 }
+
+crate::state! {
+    /// Sums over pairs of preferences since the host cleared them; [`LossState::token_sum`] is their number.
+    /// [`preference_loss`](super::preference::preference_loss) adds to them.
+    pub struct PreferenceState {
+        /// Rewards of chosen answers.
+        pub chosen_reward: f32,
+        /// Rewards of rejected answers.
+        pub rejected_reward: f32,
+        /// Pairs whose chosen answer has the higher reward.
+        pub accurate: f32,
+        /// Log-probabilities of chosen answers, in nats.
+        pub chosen_log_prob: f32,
+        /// Log-probabilities of rejected answers, in nats.
+        pub rejected_log_prob: f32,
+    }
+}

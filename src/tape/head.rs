@@ -5,9 +5,10 @@ use crate::element::Element;
 use crate::ops::l2_norm::{l2_norm_backward, unit_rows};
 use crate::ops::linear_cross_entropy::{
     CrossEntropy, HeadBias, HeadGradient, OutputProjection, bias_of_parts, linear_cross_entropy,
-    linear_cross_entropy_forward,
+    linear_cross_entropy_forward, token_losses,
 };
 use crate::ops::matrix_ranks::MatrixRanks;
+use crate::ops::preference::log_probabilities;
 use crate::record::Tensor;
 
 /// The form of a head's rows and logits, and the ranks that hold them.
@@ -78,14 +79,12 @@ impl<'p> Tape<'_, 'p> {
         h: Var,
         table: &'p Parameter,
         loss: &CrossEntropy,
-        HeadForm { unit_epsilon, bias, factor, soft_cap, ranks }: HeadForm<'_>,
+        form: HeadForm<'_>,
     ) {
-        let units = unit_epsilon.map(|epsilon| unit_rows(self.rec, &table.weight, epsilon));
-        let head = units.as_ref().unwrap_or(&table.weight);
-        let parts = bias.map_or(Vec::new(), |bias| bias_of_parts(self.rec, head, bias.weight()));
+        let (head, parts) = self.prepared(table, form);
+        let HeadForm { unit_epsilon, bias, factor, soft_cap, ranks } = form;
         let bias = bias.map(|bias| HeadBias { parts: &parts, gradient: bias.gradient() });
-        let op = OutputProjection { h: h.tensor, head, bias, factor, soft_cap, ranks };
-        table.trains(); // for its check of the shapes
+        let op = OutputProjection { h: h.tensor, head: &head, bias, factor, soft_cap, ranks };
         if !self.is_recording {
             return linear_cross_entropy_forward(self.rec, &op, loss);
         }
@@ -110,5 +109,38 @@ impl<'p> Tape<'_, 'p> {
             }
         }
         self.give(h, dh);
+    }
+
+    /// (1, 4 P): the [log-probabilities](crate::ops::preference::log_probabilities) of the pairs of `loss`, from
+    /// hidden states `h` (N, D) under the head `table` (V, D), without a backward; into `log_probs` if it is given.
+    ///
+    /// # Panics
+    /// If `loss` is not one of pairs.
+    #[track_caller]
+    pub fn log_probabilities(
+        &mut self,
+        h: Var,
+        table: &'p Parameter,
+        loss: &CrossEntropy,
+        form: HeadForm<'_>,
+        log_probs: Option<Tensor>,
+    ) -> Tensor {
+        let preference = loss.preference.expect("a loss of pairs");
+        let (head, parts) = self.prepared(table, form);
+        let HeadForm { bias, factor, soft_cap, ranks, .. } = form;
+        let bias = bias.map(|_| HeadBias { parts: &parts, gradient: None });
+        let op = OutputProjection { h: h.tensor, head: &head, bias, factor, soft_cap, ranks };
+        let losses = token_losses(self.rec, &op, loss);
+        log_probabilities(self.rec, &preference, loss, losses, log_probs)
+    }
+
+    /// The head `table` as logits are made of it, and its bias in as many parts.
+    #[track_caller]
+    fn prepared(&mut self, table: &'p Parameter, form: HeadForm<'_>) -> (Vec<Tensor>, Vec<Tensor>) {
+        table.trains(); // for its check of the shapes
+        let units = form.unit_epsilon.map(|epsilon| unit_rows(self.rec, &table.weight, epsilon));
+        let head = units.unwrap_or_else(|| table.weight.clone());
+        let parts = form.bias.map_or(Vec::new(), |bias| bias_of_parts(self.rec, &head, bias.weight()));
+        (head, parts)
     }
 }

@@ -43,6 +43,7 @@ mod own_device;
 mod own_kernel;
 mod permute;
 mod placement;
+mod preference;
 mod races;
 mod rounding;
 mod route;

@@ -8,7 +8,7 @@ use crate::{
     attention, balance, causal_conv, decode, delta_gates, draw, dropout, elementwise, expert_scale,
     fingerprint, gated_delta_rule, grad_norm, grouped, hot_copies, latent_heads, linear_attention,
     linear_cross_entropy, loss_scale, matmul, matrices, max_logit, muon, norms_and_sums, optimizers, permute,
-    placement, route, row_gate, spread, squares,
+    placement, preference, route, row_gate, spread, squares,
 };
 use gristmill::kernels::Sources;
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,6 +105,7 @@ const SOME_OF_EVERY_FAMILY: &[&[FirstCases]] = &[
     ],
     &[
         (linear_cross_entropy::linear_cross_entropy_matches_the_reference, 9),
+        (preference::pairs_of_answers_and_their_gradients, 9),
         (draw::tokens_are_drawn_by_their_probability, 9),
     ],
 ];

@@ -6,8 +6,8 @@
 use crate::configuration::plan;
 use crate::variants::{
     convolutions, delta_rules, grouped_products, head_layer_norms, heads_in_halves, learned_activations,
-    of_several_ranks, other_layer_norms, permutations, products_of_few_rows, products_through_gelu,
-    products_through_swiglu, quantised_products, routers, scaled_launches,
+    of_several_ranks, other_layer_norms, permutations, preferences, products_of_few_rows,
+    products_through_gelu, products_through_swiglu, quantised_products, routers, scaled_launches,
 };
 use crate::{finite, uniformity, writers};
 use gristmill::device::lane_probe;
@@ -412,6 +412,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(permutations(capabilities))
                 .chain(routers(capabilities))
                 .chain(convolutions(capabilities))
+                .chain(preferences(capabilities))
                 .chain(heads_in_halves(capabilities))
                 .chain(head_layer_norms(capabilities))
                 .chain(learned_activations(capabilities))

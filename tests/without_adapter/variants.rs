@@ -30,9 +30,11 @@ use gristmill::ops::latent_heads::{
     latent_heads_backward_rope,
 };
 use gristmill::ops::layer_norm::{self, LayerNorm, LayerNormSaved};
+use gristmill::ops::linear_cross_entropy::{CrossEntropy, OutputProjection, linear_cross_entropy};
 use gristmill::ops::matmul::{Activated, Epilogue, FEW_ROWS, FewRows, Layout, matmul, matmul_of_few_rows};
 use gristmill::ops::muon::{Block, DividedMatrix, Matrix, Muon, muon_in_turns};
 use gristmill::ops::permute::{self, DropOrder, HotAndCold, PlacementConfig, RowAllocation, Slots};
+use gristmill::ops::preference::{PairLoss, Preference};
 use gristmill::ops::qk_layer_norm::{
     QkLayerNormSaved, qk_layer_norm, qk_layer_norm_backward, qk_layer_norm_backward_weight,
 };
@@ -43,7 +45,7 @@ use gristmill::ops::route::{
 use gristmill::ops::row_gate;
 use gristmill::ops::sigmoid_gate::{sigmoid_gate, sigmoid_gate_backward};
 use gristmill::ops::spread::local_offsets;
-use gristmill::ops::step_state::{LossState, StepState};
+use gristmill::ops::step_state::{LossState, PreferenceState, StepState};
 use gristmill::ops::swiglu::{Gate, gate_up_cols, swiglu, swiglu_backward};
 use gristmill::ops::tally::{self, tally_columns};
 use gristmill::ops::unit_heads::{unit_heads, unit_heads_backward};
@@ -97,6 +99,32 @@ pub fn routers(capabilities: Capabilities) -> Vec<Dispatch> {
         for residual in [None, Some(residual)] {
             row_gate::row_gate(&mut rec, x, g, residual, y);
             row_gate::row_gate_backward(&mut rec, x, g, y, residual.unwrap_or(y), residual.is_some(), dg);
+        }
+    }
+    rec.finish().dispatches
+}
+
+/// The losses of pairs of answers, and the gradients of the head by them.
+pub fn preferences(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("preferences", capabilities);
+    let words = |rec: &mut Recorder, count| rec.tensor("words", 1, count, U32);
+    for element in [F32, Element::F16, Element::Bf16] {
+        let [h, dh] = [0; 2].map(|_| rec.tensor("h", 32, 12, element));
+        let head = [rec.tensor("head", 20, 12, element)];
+        for soft_cap in [None, Some(30.0)] {
+            let preference = Preference {
+                loss: PairLoss::Dpo { beta: 0.1, label_smoothing: 0.0 },
+                pairs: words(&mut rec, 32),
+                reference: Some(rec.tensor("log_probs", 1, 32, F32)),
+                state: words(&mut rec, PreferenceState::WORDS),
+            };
+            let [step, loss] = [StepState::WORDS, LossState::WORDS].map(|count| words(&mut rec, count));
+            let loss = CrossEntropy {
+                preference: Some(preference),
+                ..CrossEntropy::new(words(&mut rec, 32), step, loss)
+            };
+            let op = OutputProjection { h, head: &head, bias: None, factor: None, soft_cap, ranks: None };
+            linear_cross_entropy(&mut rec, &op, &loss, dh, None);
         }
     }
     rec.finish().dispatches

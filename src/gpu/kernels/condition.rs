@@ -152,6 +152,8 @@ conditions! {
     Unbiased = "unbiased",
     /// Values are normalised like queries and keys.
     ValueNorm = "value_norm",
+    /// The gradient of a loss has a weight for each token.
+    Weighted = "weighted",
     /// The right factor of a product is loaded 64 bits at a time.
     Wide = "wide",
     /// Two subgroups share the columns of each strip of attention by matrices.

@@ -46,6 +46,7 @@ pub mod muon;
 pub mod objective;
 mod per_layer;
 pub mod permute;
+pub mod preference;
 pub mod query_scaling;
 pub mod random;
 pub mod rms_norm;
