@@ -24,6 +24,7 @@ pub mod megatron;
 pub mod mindrecord;
 mod notes;
 mod output;
+mod pairs;
 mod pending;
 pub mod progress;
 pub(crate) mod record_samples;

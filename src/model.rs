@@ -25,7 +25,7 @@ pub mod parameters;
 mod per_layer;
 pub mod stages;
 
-pub use batch::{AheadTensors, BatchTensors};
+pub use batch::{AheadTensors, BatchTensors, DataArrays, PairTensors};
 pub use buffers::ModelBuffers;
 pub use context::{Cache, ForwardContext, KeyCache, LinearCache, Masks, Mode, Training};
 pub use expert_state::ExpertState;

@@ -61,6 +61,7 @@ pub use sections::parallel::{
     Offset, OptimizerShards, Parallel, ParallelContext, ParallelMode, Parallelism, PipelineConfig, Sharded,
     Sharding,
 };
+pub use sections::preference::{Preference, PreferenceType, ReferenceType};
 pub use sections::recompute::{Operators, Recompute};
 pub use sections::run::{Resume, Run};
 pub use sections::runner::Runner;
@@ -74,7 +75,8 @@ use explain::row_at;
 use sections::parallel::{Distribution, Started};
 use sections::recompute::LayerFeatures;
 use sections::{
-    callbacks, dataset, metric, model, moe, monitor, optimizer, parallel, recompute, run, schedule, wrapper,
+    callbacks, dataset, metric, model, moe, monitor, optimizer, parallel, preference, recompute, run,
+    schedule, wrapper,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -94,6 +96,8 @@ pub struct Settings {
     pub runner: Runner,
     /// `runner_wrapper`.
     pub wrapper: Wrapper,
+    /// `preference`; a run that learns from answers alone has none.
+    pub preference: Option<Preference>,
     /// `monitor_config`.
     pub monitor: Monitor,
     /// `optimizer`.
@@ -133,10 +137,18 @@ impl Settings {
         let wrapper = wrapper::read(source);
         let optimizer = optimizer::read(source);
         let (schedule, groups) = schedule::read(source);
-        let train_dataset = dataset::read(source, "train_dataset");
+        let preference = preference::read(source, model.pet_config.as_ref());
+        let mut train_dataset = dataset::read(source, "train_dataset");
         let callbacks = callbacks::read(source);
         run::check_evaluation(source, &run);
-        let eval_dataset = dataset::read_eval(source, &run, train_dataset.as_ref());
+        let mut eval_dataset = dataset::read_eval(source, &run, train_dataset.as_ref());
+        if preference.is_some() {
+            let datasets = [("train_dataset", &mut train_dataset), ("eval_dataset", &mut eval_dataset)];
+            for (path, dataset) in datasets.into_iter().filter_map(|(path, one)| Some((path, one.as_mut()?)))
+            {
+                dataset.learn_pairs(source, path);
+            }
+        }
         callbacks.note_idle(source, moe.as_ref());
         let metric = metric::read(source, run.do_eval);
         let sample = source.node("sample").map(|_| Sample::read_at(source, "sample"));
@@ -162,6 +174,7 @@ impl Settings {
             recompute,
             runner,
             wrapper,
+            preference,
             monitor,
             optimizer,
             schedule,
@@ -195,6 +208,7 @@ impl Settings {
         placed.push(self.recompute.placed(recompute::PATH));
         placed.push(self.runner.placed("runner_config"));
         placed.push(self.wrapper.placed("runner_wrapper"));
+        placed.extend(self.preference.as_ref().map(|preference| preference.placed(preference::PATH)));
         placed.push(self.monitor.placed(monitor::PATH));
         placed.push(self.optimizer.placed("optimizer"));
         placed.extend(schedule::placed(&self.schedule, &self.groups));

@@ -26,6 +26,7 @@ pub mod pretrained;
 mod programs;
 pub(crate) mod readback;
 pub mod recordings;
+mod references;
 mod reporter;
 pub(crate) mod resume;
 pub mod run;

@@ -24,7 +24,7 @@ use crate::data::known_files;
 use crate::durable::{AtomicFile, PathOrigin, changed};
 use crate::error::{Error, Result};
 use crate::report::log::Log;
-use crate::settings::{BaseType, Bytes, Override};
+use crate::settings::{BaseType, Bytes, Override, PreferenceType, Words};
 use crate::store::checkpoint_folder::{CHECKPOINTS, CheckpointFolder};
 use crate::store::model_assets;
 use crate::train::command::{CommandLine, GoingOn};
@@ -77,7 +77,14 @@ pub struct Arguments {
     /// Train all weights
     #[arg(long, conflicts_with = "lora")]
     full: bool,
-    /// The highest learning rate, from which a cosine goes down to a tenth [default: 2e-4, with --full 1e-5]
+    /// Learn from pairs of answers, `chosen` and `rejected`, by this loss
+    #[arg(long, value_name = "LOSS", value_parser = PreferenceType::firsts().collect::<Vec<_>>())]
+    preference: Option<String>,
+    /// The factor of the log-probabilities of answers in that loss [default: 0.1, of simpo 2]
+    #[arg(long, value_name = "BETA", requires = "preference", value_parser = numbers::above_zero)]
+    beta: Option<f64>,
+    /// The highest learning rate, from which a cosine goes down to a tenth [default: 2e-4, with --full 1e-5; of pairs
+    /// of answers a tenth of that]
     #[arg(long, value_name = "RATE", value_parser = numbers::above_zero)]
     learning_rate: Option<f64>,
     /// Passes over the data [default: as many as make 100 steps, 1 to 25]
@@ -93,7 +100,8 @@ pub struct Arguments {
     /// Multiply the samples of a step by this [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     accumulate: Option<u16>,
-    /// Tokens of a sample at most; what is longer is cut [default: what 99 % of the samples have]
+    /// Tokens of a sample at most, or of a pair of answers with their prompts; what is longer is cut [default: what
+    /// 99 % of the samples have]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     max_length: Option<u32>,
     /// Seed of the adapters' initial weights, and of the order and the choice of samples [default: 0]

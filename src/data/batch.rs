@@ -33,6 +33,13 @@ pub struct Batch {
     /// Indices into `tokens`, stably sorted by position, for the backward of learned positions. (B T), or empty if the
     /// model has no learned positions.
     pub position_order: Vec<u32>,
+    /// For each place of a pair of answers: the index of the first token of the chosen one, that of the rejected one,
+    /// which follows it, the end of that, and 1; zeros for a place without a pair. Four words for each four tokens,
+    /// or empty if the data are no pairs.
+    pub pairs: Vec<u32>,
+    /// For each place of a pair four words, of which the first and the third are the bits of f32: the
+    /// log-probabilities of both answers under the reference. Empty if they are not known beforehand.
+    pub references: Vec<u32>,
     /// For multi-token prediction: the batch shifted by 1, 2, ... places, one for each prediction depth.
     pub ahead: Vec<Ahead>,
 }

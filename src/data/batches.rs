@@ -63,7 +63,13 @@ pub struct Batches {
     blend: Option<Blend>,
     /// Seed of the order of rows; `None`: rows come in the order of the files.
     shuffle: Option<u64>,
+    /// For each pair of answers of the only source, their log-probabilities under the reference, if they are known
+    /// beforehand.
+    references: Option<Arc<Vec<[f32; 2]>>>,
 }
+
+/// Words of a pair in [`Batch::pairs`].
+const PAIR_WORDS: usize = 4;
 
 /// Distance between the random streams of two sources; the streams in between are the epochs of one source.
 const SOURCE_STREAMS: u64 = 1 << 32;
@@ -187,8 +193,17 @@ impl Batches {
         let rows_per_epoch = samples.unwrap_or(all);
         let blend = (!is_one || samples.is_some()).then(|| Blend::new(&weights));
         let rules = DocumentRules::default();
-        let batches =
-            Self { sources, spec, rules, rows_per_epoch, steps_per_epoch: 0, end: None, blend, shuffle };
+        let batches = Self {
+            sources,
+            spec,
+            rules,
+            rows_per_epoch,
+            steps_per_epoch: 0,
+            end: None,
+            blend,
+            shuffle,
+            references: None,
+        };
         Ok(Self { steps_per_epoch: rows_per_epoch / batches.rows_per_step(), ..batches })
     }
 
@@ -348,9 +363,86 @@ impl Batches {
                 batch.isolate(first + part.start..first + part.end, seq_length)
             });
         }
+        self.fill_pairs(number, present, batch);
         batch.sort();
         batch.look_ahead(self.spec.ahead, seq_length, self.spec.ignore_id);
         Ok(())
+    }
+
+    /// Fills in the places of the pairs in the `present` rows of micro-batch `number`, if the data are pairs.
+    fn fill_pairs(&self, number: u64, present: usize, batch: &mut Batch) {
+        let seq_length = self.spec.seq_length;
+        let words = self.spec.batch_size * seq_length / PAIR_WORDS * PAIR_WORDS;
+        for (array, is_wanted) in [
+            (&mut batch.pairs, self.sources[0].pairs().is_some()),
+            (&mut batch.references, self.references.is_some()),
+        ] {
+            array.clear();
+            array.resize(if is_wanted { words } else { 0 }, 0);
+        }
+        let mut place = 0;
+        for index in 0..present {
+            let (source, row) = self.locate(number, index);
+            let Some(pairs) = source.pairs() else { continue };
+            let first = index * seq_length;
+            pairs.for_each_pair(source.range.start + row, seq_length, |pair, ends| {
+                let words = ends.map(|end| (first + end) as u32);
+                batch.pairs[place..][..PAIR_WORDS].copy_from_slice(&[words[0], words[1], words[2], 1]);
+                if let Some(references) = &self.references {
+                    let [chosen, rejected] = references[pair as usize].map(f32::to_bits);
+                    batch.references[place..][..PAIR_WORDS].copy_from_slice(&[chosen, 0, rejected, 0]);
+                }
+                place += PAIR_WORDS;
+            });
+        }
+    }
+
+    /// Sets the log-probabilities under a reference of all pairs of the data, by the number of the pair.
+    pub(crate) fn set_references(&mut self, references: Vec<[f32; 2]>) {
+        self.references = Some(Arc::new(references));
+    }
+
+    /// The pairs of all rows of the data, for one rank: rows that are learned from and rows that are held out, in
+    /// their order.
+    pub(crate) fn of_all_pairs(&self) -> Result<Self> {
+        let whole = |source: &DataSource| DataSource { range: 0..source.content.len(), ..source.clone() };
+        let spec = BatchSpec { micro_batches: 1, rank: 0, world: 1, ..self.spec.clone() };
+        let sources = self.sources.iter().map(whole).collect();
+        Ok(Self::of_evaluation(sources, spec, None)?.with_rules(self.rules.clone()))
+    }
+
+    /// Number of pairs of answers in all of the data.
+    pub(crate) fn pairs(&self) -> u64 {
+        let of_source =
+            |source: &DataSource| source.pairs().map_or(0, |pairs| pairs.documents_in(0..pairs.len()));
+        self.sources.first().map_or(0, of_source)
+    }
+
+    /// The numbers of the pairs in micro-batch `number`, in the order of their places.
+    pub(crate) fn pairs_in(&self, number: u64) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        for index in 0..self.rows_in(number) {
+            let (source, row) = self.locate(number, index);
+            if let Some(pairs) = source.pairs() {
+                pairs.for_each_pair(source.range.start + row, self.spec.seq_length, |pair, _| {
+                    numbers.push(pair)
+                });
+            }
+        }
+        numbers
+    }
+
+    /// Whether these batches are made of the pairs of `others`.
+    pub(crate) fn shares_pairs(&self, others: &Self) -> bool {
+        match (self.sources[0].pairs(), others.sources[0].pairs()) {
+            (Some(own), Some(theirs)) => Arc::ptr_eq(own.tokens(), theirs.tokens()),
+            _ => false,
+        }
+    }
+
+    /// A hash of a sample of all pairs of the data.
+    pub(crate) fn fingerprint_of_pairs(&self) -> u64 {
+        self.sources[0].pairs().map_or(0, |pairs| pairs.fingerprint(0..pairs.len()))
     }
 
     /// The source of row `index` of micro-batch `number` (counted over all ranks), and the number of that row in the

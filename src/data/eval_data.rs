@@ -89,7 +89,7 @@ impl EvalData {
                     &mut left,
                     |record| former.form(record),
                     |formed| {
-                        let Formed { mut tokens, mut targets, is_cut, notes: of_record, beside } = formed;
+                        let Formed { mut tokens, mut targets, is_cut, notes: of_record, beside, .. } = formed;
                         notes.add(of_record);
                         notes.add(beside);
                         cut += u64::from(is_cut || tokens.len() > window);

@@ -7,7 +7,7 @@ use super::files;
 use super::notes::Notes;
 use super::record_store;
 use super::records::{self, Record};
-use super::sample_formats::{ChatForm, Form, Former, count_rows};
+use super::sample_formats::{ChatForm, Form, Former, count_rows, has_answers};
 use super::text;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
@@ -140,12 +140,19 @@ impl FileKind {
         let (store, _) = record_store::load(&files, &Former::new(form, codec)?)?;
         notes.extend(&store.notes.said);
         notes.extend(&store.notes.beside);
-        Ok((store.samples().map(|sample| sample.tokens).collect(), notes))
+        let lengths: Vec<usize> = store.samples().map(|sample| sample.tokens).collect();
+        Ok(match form {
+            Form::Preference(_) => (lengths.chunks_exact(2).map(|pair| pair[0] + pair[1]).collect(), notes),
+            _ => (lengths.into_iter().collect(), notes),
+        })
     }
 
     fn of_record(record: &Record, chat: &ChatForm, takes_questions: bool) -> Result<Self> {
         let has = |keys: &[&str]| keys.iter().all(|key| record.fields.contains_key(*key));
         let has_any = |pairs: &[[&str; 2]]| pairs.iter().any(|pair| has(pair));
+        if has_answers(record) && !takes_questions {
+            return Ok(Self::Answers(Form::Preference(chat.clone())));
+        }
         record.refuse_preferences()?;
         Ok(match () {
             () if has(&["ctx", "endings"]) => Self::Choices(ChoiceForm::HellaSwag),

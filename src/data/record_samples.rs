@@ -7,6 +7,7 @@
 use super::codec::Codec;
 use super::config::RecordFiles;
 use super::notes::plural;
+use super::pairs;
 use super::record_store;
 use super::sample_formats::{Form, Former, PackStrategy, Packed};
 use super::sample_store::{Runs, SampleStore};
@@ -36,6 +37,16 @@ pub(crate) fn load(
     let (store, count) = record_store::load(files, &Former::new(form, codec)?)?;
     let name = files.paths.join(", ");
     let notes = store.notes.said.lines();
+    let eod = codec.eod().ok();
+    if matches!(form, Form::Preference(_)) {
+        let (samples, split, sentence) = pairs::rows(store, count, seq_length, packing, held_out, &name)?;
+        return Ok(vec![LoadedSource {
+            notes,
+            eod,
+            split,
+            ..LoadedSource::whole(samples, name, 1.0, sentence)
+        }]);
+    }
     let mut taken = Taken::of(&store, seq_length, packing);
     let (samples, split) = taken.rows(store, seq_length, held_out, &name)?;
     if samples.is_empty() {
@@ -47,7 +58,6 @@ pub(crate) fn load(
         return Err(Error::file(name, message));
     }
     let sentence = taken.sentence(&samples, count);
-    let eod = codec.eod().ok();
     Ok(vec![LoadedSource { notes, eod, split, ..LoadedSource::whole(samples, name, 1.0, sentence) }])
 }
 
@@ -55,19 +65,25 @@ impl HeldOut {
     /// Moves the samples that are held out behind the samples to learn from, both in order, and returns the number of
     /// samples to learn from.
     fn move_last(self, samples: &mut Runs, name: &str) -> Result<usize> {
-        let (total, held) = (samples.len() as u64, self.samples);
+        let drawn = self.drawn(samples.len() as u64, "samples", name)?;
+        Ok(drawn.map_or(samples.len(), |is_drawn| samples.move_last(is_drawn)))
+    }
+
+    /// Whether each of `total` places is held out; `None` if none is. Messages call what is there `unit`.
+    pub fn drawn(self, total: u64, unit: &str, name: &str) -> Result<Option<impl Fn(u64) -> bool>> {
+        let held = self.samples;
         if held == 0 {
-            return Ok(samples.len());
+            return Ok(None);
         }
         if held >= total {
             let message = format!(
-                "has {total} samples, of which `eval_samples` {held} leave none to train on; lower it"
+                "has {total} {unit}, of which `eval_samples` {held} leave none to train on; lower it"
             );
             return Err(Error::file(name, message));
         }
         // Samples are drawn by a hash of their place, so that a sample that is held out stays held out when other
         // samples are added behind it, as far as the number of held-out samples allows.
-        let hash = |place: u64| XxHash3_64::oneshot_with_seed(self.seed, &place.to_le_bytes());
+        let hash = move |place: u64| XxHash3_64::oneshot_with_seed(self.seed, &place.to_le_bytes());
         let mut smallest = BinaryHeap::with_capacity(held as usize + 1);
         for place in 0..total {
             smallest.push((hash(place), place));
@@ -76,7 +92,7 @@ impl HeldOut {
             }
         }
         let last = smallest.pop();
-        Ok(samples.move_last(|place| Some((hash(place), place)) <= last))
+        Ok(Some(move |place| Some((hash(place), place)) <= last))
     }
 }
 

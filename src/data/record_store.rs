@@ -40,17 +40,23 @@ fn form_all(
             record.text.clear();
         }
         let formed = former.form(&record)?;
-        let ids = formed.tokens.iter().chain(formed.targets.last());
-        match ids.copied().find(|id| (MOST_TOKENS..u32::MAX).contains(id)) {
+        let samples = [Some(&formed), formed.rejected.as_deref()].into_iter().flatten();
+        let ids = samples.flat_map(|sample| sample.tokens.iter().chain(sample.targets.last()));
+        let unknown = ids.copied().find(|id| (MOST_TOKENS..u32::MAX).contains(id));
+        match unknown {
             Some(id) => Err(record.error(format!("has the token {id}, which no vocabulary has; correct it"))),
             None => Ok((formed, bytes)),
         }
     };
     let mut left = named.most.unwrap_or(u64::MAX);
     for file in files {
-        records::for_each_made(&file.path, form, &mut |(formed, bytes): (Formed, u64)| {
+        records::for_each_made(&file.path, form, &mut |(mut formed, bytes): (Formed, u64)| {
             making.shown.add(bytes, formed.tokens.len() as u64);
-            making.write(|writer| writer.push(formed));
+            let rejected = formed.rejected.take();
+            making.write(|writer| {
+                writer.push(formed)?;
+                rejected.map_or(Ok(()), |rejected| writer.push(*rejected))
+            });
             left = left.saturating_sub(1); // after a fault, lines are still read to find others
             Ok(left > 0 && making.failed.is_none())
         })?;

@@ -5,11 +5,13 @@ mod chat;
 mod columns;
 mod packing;
 mod plain;
+mod preference;
 mod prompts;
 
 pub use self::chat::{ChatForm, ChatTemplate};
 pub use self::packing::PackStrategy;
 pub(super) use self::packing::{Packed, count_rows, fill_rows};
+pub(super) use self::preference::has_answers;
 pub use self::prompts::{PromptForm, PromptStyle};
 use super::batch::NO_LABEL;
 use super::codec::Codec;
@@ -29,6 +31,8 @@ pub enum Form {
     /// Conversations, in which the assistant's turns are predicted. Prompts and completions, and instructions, are
     /// conversations too.
     Chat(ChatForm),
+    /// Two answers to the same prompt, of which the first is preferred: two samples, each a conversation.
+    Preference(ChatForm),
 }
 
 /// A sample that was formed from a record.
@@ -45,6 +49,8 @@ pub(super) struct Formed {
     /// Notes on columns beside ready ids. MindFormers' loader passes over such columns; commands of this program name
     /// them.
     pub beside: BTreeSet<String>,
+    /// The sample of the other answer, if a record has two and this one is preferred.
+    pub rejected: Option<Box<Formed>>,
 }
 
 /// A form, with the template and the codec that it needs.
@@ -61,7 +67,7 @@ impl<'a> Former<'a> {
     /// If the form has a chat template that is broken.
     pub fn new(form: &'a Form, codec: &'a Codec) -> Result<Self> {
         let template = match form {
-            Form::Chat(chat) => chat.template(codec)?,
+            Form::Chat(chat) | Form::Preference(chat) => chat.template(codec)?,
             _ => None,
         };
         Ok(Self { form, codec, template })
@@ -77,6 +83,12 @@ impl<'a> Former<'a> {
             (Form::Alpaca, _) => alpaca::form(record, self.codec),
             (Form::Chat(chat), template) => chat.form(record, template.as_ref(), self.codec),
             (Form::Columns, _) => columns::form(record, self.codec),
+            (Form::Preference(chat), template) => {
+                let sides = preference::sides(record)?;
+                let form = |side: &Record| chat.form(side, template.as_ref(), self.codec);
+                let rejected = form(&sides[1])?;
+                Ok(Formed { rejected: Some(Box::new(rejected)), ..form(&sides[0])? })
+            }
         }
     }
 
@@ -86,6 +98,7 @@ impl<'a> Former<'a> {
         let form = match self.form {
             // The content of the template file is part of the template.
             Form::Chat(chat) => Form::Chat(ChatForm { template: None, ..chat.clone() }),
+            Form::Preference(chat) => Form::Preference(ChatForm { template: None, ..chat.clone() }),
             form => form.clone(),
         };
         let template = self.template.as_ref().map(ChatTemplate::identity);

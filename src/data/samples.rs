@@ -26,6 +26,8 @@ pub struct Samples {
     documents: Arc<Vec<u64>>,
     /// The end of each sample, in documents; `None`: each document is a sample.
     packed: Option<Vec<u64>>,
+    /// Whether each two documents are answers of which the first is preferred.
+    is_paired: bool,
 }
 
 impl Samples {
@@ -44,7 +46,7 @@ impl Samples {
         );
         assert_eq!(labels.len(), tokens.len(), "every token must have a label");
         let documents = Arc::new(ends);
-        Self { tokens: Arc::new(tokens), labels: Arc::new(labels), documents, packed: None }
+        Self { tokens: Arc::new(tokens), labels: Arc::new(labels), documents, packed: None, is_paired: false }
     }
 
     /// Samples of one document each, which are runs of a store.
@@ -56,7 +58,7 @@ impl Samples {
             stream.push(Chunk::Stored(tokens));
             Arc::new(stream)
         });
-        Self { tokens, labels, documents, packed: None }
+        Self { tokens, labels, documents, packed: None, is_paired: false }
     }
 
     /// Samples of several of these documents each: `ends` is the end of each sample, in documents.
@@ -75,24 +77,48 @@ impl Samples {
         Self { packed: Some(ends), ..self }
     }
 
+    /// The same samples of documents that are answers, two by two, of which the first is preferred.
+    ///
+    /// # Panics
+    /// If a sample holds half a pair.
+    #[track_caller]
+    pub fn paired(self) -> Self {
+        let ends = self.packed.as_deref().unwrap_or(&self.documents);
+        assert!(
+            self.packed.is_some() && ends.iter().all(|end| end % 2 == 0),
+            "samples of pairs hold whole pairs"
+        );
+        Self { is_paired: true, ..self }
+    }
+
+    /// Whether samples are pairs of answers.
+    pub fn is_paired(&self) -> bool {
+        self.is_paired
+    }
+
     /// Number of samples.
     pub fn len(&self) -> u64 {
         self.packed.as_ref().unwrap_or(&self.documents).len() as u64
     }
 
-    /// Number of documents in a range of samples, which is the number of samples before they were packed.
+    /// Number of documents, or of pairs of them, in a range of samples: the number of samples before they were
+    /// packed.
     pub(super) fn documents_in(&self, range: Range<u64>) -> u64 {
         let end_before = |sample: u64| match &self.packed {
             Some(ends) if sample > 0 => ends[sample as usize - 1],
             Some(_) => 0,
             None => sample,
         };
-        end_before(range.end) - end_before(range.start)
+        (end_before(range.end) - end_before(range.start)) / if self.is_paired { 2 } else { 1 }
     }
 
     /// The name of samples in messages: rows, if they were packed from several documents.
     pub(super) fn unit(&self) -> &'static str {
-        if self.packed.is_some() { "rows" } else { "samples" }
+        match &self.packed {
+            Some(ends) if self.is_paired && 2 * ends.len() == self.documents.len() => "pairs",
+            Some(_) => "rows",
+            None => "samples",
+        }
     }
 
     /// Whether there is no sample.
@@ -157,6 +183,26 @@ impl Samples {
         }
         if start < seq_length {
             visit(start..seq_length);
+        }
+    }
+
+    /// Calls `visit` with the number of each pair of a sample, and where in a row of `seq_length` tokens its chosen
+    /// answer begins, its rejected one begins, and that one ends.
+    pub(super) fn for_each_pair(
+        &self,
+        sample: u64,
+        seq_length: usize,
+        mut visit: impl FnMut(u64, [usize; 3]),
+    ) {
+        let range = self.tokens_of(sample..sample + 1);
+        let documents = self.documents_of(sample);
+        let end_of = |document: usize| (self.documents[document] - range.start) as usize;
+        let mut start = 0;
+        for chosen in documents.step_by(2) {
+            let [middle, end] = [end_of(chosen), end_of(chosen + 1)];
+            assert!(end <= seq_length, "a pair lies within its row");
+            visit(chosen as u64 / 2, [start, middle, end]);
+            start = end;
         }
     }
 

@@ -178,6 +178,14 @@ impl DataSource {
         }
     }
 
+    /// The samples, if they are pairs of answers.
+    pub(super) fn pairs(&self) -> Option<&Samples> {
+        match &self.content {
+            SourceContent::Samples(samples) if samples.is_paired() => Some(samples),
+            SourceContent::Samples(_) | SourceContent::Stream(_) => None,
+        }
+    }
+
     /// Number of tokens in a row of `seq_length` tokens that are not padding.
     pub(super) fn tokens_in(&self, row: u64, seq_length: usize) -> u64 {
         match &self.content {

@@ -306,6 +306,7 @@ fn batch(tokens: Tensor, positions: Tensor) -> BatchTensors {
         order: unread,
         position_order: Some(unread),
         documents: None,
+        pairs: None,
         ahead: None,
     }
 }

@@ -7,7 +7,7 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::infer::on_device::{Loading, OnDevice};
 use crate::model::config::{ModelConfig, Recomputed};
-use crate::model::{BatchTensors, ForwardContext, Mode};
+use crate::model::{BatchTensors, DataArrays, ForwardContext, Mode};
 use crate::ops::step_state::{LossState, StepState};
 use crate::perf::limits::{check_activations, check_turns, misfit_of_loaded};
 use crate::ranks::RankLayout;
@@ -84,8 +84,9 @@ impl<'gpu> Scorer<'gpu> {
         let mut record = |spec: &BatchSpec| {
             let model = model.with_window(spec.seq_length);
             let tokens = (spec.batch_size * spec.seq_length) as u32;
+            let data = DataArrays { isolates_documents: true, ..DataArrays::default() };
             let next_token = ModelConfig { multi_token: None, ..model.clone() };
-            let batch = BatchTensors::new(&next_token, tokens, true, persistents, "batch".into());
+            let batch = BatchTensors::new(&next_token, tokens, data, persistents, "batch".into());
             let losses = persistents.tensor("losses", 1, tokens, Element::F32);
             let mut rec = Recorder::new("score", capabilities);
             let context = ForwardContext {

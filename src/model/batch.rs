@@ -18,8 +18,30 @@ pub struct BatchTensors {
     pub documents: Option<DocumentBounds>,
     /// Token indices sorted by position (1, N), for models with learned positions.
     pub position_order: Option<Tensor>,
+    /// The pairs of answers, for data that are such pairs.
+    pub pairs: Option<PairTensors>,
     /// Inputs and targets of multi-token prediction, for models that have it.
     pub ahead: Option<AheadTensors>,
+}
+
+/// Which arrays the data of a run need beside those that every model has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DataArrays {
+    /// Whether documents are kept apart.
+    pub isolates_documents: bool,
+    /// Whether the data are pairs of answers.
+    pub has_pairs: bool,
+    /// Whether the log-probabilities of these pairs under their reference are known beforehand.
+    pub has_references: bool,
+}
+
+/// The pairs of answers in a micro-batch; see [`Preference::pairs`](crate::ops::preference::Preference::pairs).
+#[derive(Clone, Copy, Debug)]
+pub struct PairTensors {
+    /// The places of the pairs (1, 4 P).
+    pub places: Tensor,
+    /// (1, 4 P) f32: their log-probabilities under the reference, if they are known beforehand.
+    pub references: Option<Tensor>,
 }
 
 /// Inputs and targets of multi-token prediction: row i has those of block i, shifted by i + 1 tokens; see

@@ -40,6 +40,8 @@ pub enum Mode<'c> {
     Training(Training),
     /// No dropout, tallies or balance losses; experts have the capacities of training.
     Evaluation,
+    /// Like an evaluation, but of the model without its adapters, with which a preference compares it.
+    Reference,
     /// Like an evaluation, but no expert drops a token, so that the loss of a text does not depend on the others in its
     /// batch.
     Scoring,
@@ -361,8 +363,15 @@ impl ForwardContext<'_> {
     pub(super) fn training(&self) -> Option<Training> {
         match self.mode {
             Mode::Training(training) => Some(training),
-            Mode::Evaluation | Mode::Scoring | Mode::Prefill { .. } | Mode::Decode(_) => None,
+            Mode::Evaluation | Mode::Reference | Mode::Scoring | Mode::Prefill { .. } | Mode::Decode(_) => {
+                None
+            }
         }
+    }
+
+    /// Whether adapters add their product.
+    pub(super) fn adapts(&self) -> bool {
+        !matches!(self.mode, Mode::Reference)
     }
 
     /// Whether no expert drops a token.

@@ -16,6 +16,7 @@ use super::per_layer::LayerInputs;
 use super::stages::Chunk;
 use crate::ops::dropout::{Dropout, MaskPart};
 use crate::ops::matrix_ranks::MatrixRanks;
+use crate::record::Tensor;
 use crate::tape::{CrossEntropy, HeadForm, Parameter, Tape, Var};
 use std::collections::BTreeMap;
 
@@ -59,10 +60,7 @@ impl Gpt<Parameter> {
     fn losses<'p>(&'p self, tape: &mut Tape<'_, 'p>, ctx: &ForwardContext<'p>, x: Var, loss: &CrossEntropy) {
         let h = self.normed(tape, ctx, x);
         let h = ctx.all_rows(tape, h); // (N, D)
-        let unit_epsilon = ctx.config.head_epsilon.map(|epsilon| epsilon as f32);
-        let (factor, soft_cap) = (ctx.config.logits_factor(), ctx.config.logit_cap.map(|cap| cap as f32));
-        let (bias, ranks) = (self.head_bias.as_ref(), ctx.vocabulary_ranks());
-        let form = HeadForm { unit_epsilon, bias, factor, soft_cap, ranks };
+        let form = self.head_form(ctx);
         tape.scope("loss", |tape| tape.linear_cross_entropy(h, self.head(), loss, form));
         let ahead = ctx.training().and_then(|training| training.ahead_loss);
         if let (Some(config), Some(ahead)) = (ctx.config.multi_token, ahead) {
@@ -75,6 +73,33 @@ impl Gpt<Parameter> {
                     tape.linear_cross_entropy(hidden, self.head(), &further, form)
                 });
             }
+        }
+    }
+
+    /// (1, 4 P): the [log-probabilities](crate::ops::preference::log_probabilities) of the pairs of `loss`, on a tape
+    /// without a backward; into `log_probs` if it is given.
+    pub fn log_probabilities<'p>(
+        &'p self,
+        tape: &mut Tape<'_, 'p>,
+        ctx: &ForwardContext<'p>,
+        loss: &CrossEntropy,
+        log_probs: Option<Tensor>,
+    ) -> Tensor {
+        let x = self.layers(tape, ctx, &Chunk::whole(self.blocks.len()), None);
+        let h = self.normed(tape, ctx, x);
+        let h = ctx.all_rows(tape, h); // (N, D)
+        let form = self.head_form(ctx);
+        tape.scope("loss", |tape| tape.log_probabilities(h, self.head(), loss, form, log_probs))
+    }
+
+    /// The form of the head's rows and logits.
+    fn head_form<'c>(&'c self, ctx: &'c ForwardContext<'_>) -> HeadForm<'c> {
+        HeadForm {
+            unit_epsilon: ctx.config.head_epsilon.map(|epsilon| epsilon as f32),
+            bias: self.head_bias.as_ref(),
+            factor: ctx.config.logits_factor(),
+            soft_cap: ctx.config.logit_cap.map(|cap| cap as f32),
+            ranks: ctx.vocabulary_ranks(),
         }
     }
 
@@ -419,7 +444,7 @@ impl Linear<Parameter> {
         factor: Option<f32>,
         ranks: Option<&MatrixRanks>,
     ) -> Var {
-        match &self.lora {
+        match self.lora.as_ref().filter(|_| ctx.adapts()) {
             Some(lora) => lora.add(tape, ctx, x, y, factor, ranks),
             None => y,
         }

@@ -294,7 +294,7 @@ fn adapted<'p>(
     [x, y]: [Var; 2],
     work: &WorkList,
 ) -> Var {
-    let Some(ExpertLora { a, b }) = lora else { return y };
+    let Some(ExpertLora { a, b }) = lora.filter(|_| ctx.adapts()) else { return y };
     let scale = ctx.config.low_rank.as_ref().map_or(1.0, LowRank::scale) as f32;
     let z = tape.scope("lora_a", |tape| tape.grouped_low_rank_down(x, a, work, scale)); // (R, r)
     tape.scope("lora_b", |tape| tape.grouped_low_rank_up(y, z, b, work))

@@ -20,20 +20,45 @@ pub struct StartMetrics {
     /// The share of targets that have the largest logit, 0 to 1, if it is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_accuracy: Option<f32>,
+    /// Mean difference of the rewards of both answers, for a run that learns from pairs of answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_rewards_margin: Option<f32>,
+    /// The share of pairs whose chosen answer has the higher reward, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_rewards_accuracy: Option<f32>,
 }
 
 impl StartMetrics {
     /// The evaluation after a step, if there was one.
     pub(super) fn of(metrics: &StepMetrics) -> Option<Self> {
-        let &StepMetrics { step, eval_perplexity, eval_accuracy, .. } = metrics;
-        metrics.eval_loss.map(|eval_loss| Self { step, eval_loss, eval_perplexity, eval_accuracy })
+        let &StepMetrics {
+            step,
+            eval_perplexity,
+            eval_accuracy,
+            eval_rewards_margin,
+            eval_rewards_accuracy,
+            ..
+        } = metrics;
+        metrics.eval_loss.map(|eval_loss| Self {
+            step,
+            eval_loss,
+            eval_perplexity,
+            eval_accuracy,
+            eval_rewards_margin,
+            eval_rewards_accuracy,
+        })
     }
 }
 
 impl fmt::Display for StartMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "step {}: eval_loss {:.4}", self.step, self.eval_loss)?;
-        let others = [("eval_perplexity", self.eval_perplexity), ("eval_accuracy", self.eval_accuracy)];
+        let others = [
+            ("eval_perplexity", self.eval_perplexity),
+            ("eval_accuracy", self.eval_accuracy),
+            ("eval_rewards_margin", self.eval_rewards_margin),
+            ("eval_rewards_accuracy", self.eval_rewards_accuracy),
+        ];
         let mut known = others.iter().filter_map(|(name, number)| Some((name, (*number)?)));
         known.try_for_each(|(name, number)| write!(f, ", {name} {number:.4}"))
     }
@@ -47,7 +72,8 @@ pub struct StepMetrics {
     pub step: u64,
     /// Optimizer updates done after this step.
     pub global_step: u64,
-    /// Mean cross-entropy of the next token over the step's tokens, in nats per token.
+    /// Mean cross-entropy of the next token over the step's tokens, in nats per token; or the mean loss of the step's
+    /// pairs of answers.
     #[serde(deserialize_with = "number")]
     pub loss: f32,
     /// The learning rate that the update used.
@@ -110,6 +136,30 @@ pub struct StepMetrics {
     /// The share of the evaluation's targets that have the largest logit, 0 to 1, if it is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub eval_accuracy: Option<f32>,
+    /// Mean reward of the chosen answers, for a run that learns from pairs of answers.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub rewards_chosen: Option<f32>,
+    /// Mean reward of the rejected answers.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub rewards_rejected: Option<f32>,
+    /// Mean difference of both rewards.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub rewards_margin: Option<f32>,
+    /// The share of pairs whose chosen answer has the higher reward, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub rewards_accuracy: Option<f32>,
+    /// Mean log-probability of the chosen answers, in nats; per token where the loss takes it so.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub logps_chosen: Option<f32>,
+    /// Mean log-probability of the rejected answers.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub logps_rejected: Option<f32>,
+    /// The same of the evaluation: mean difference of both rewards.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub eval_rewards_margin: Option<f32>,
+    /// Of the evaluation: the share of pairs whose chosen answer has the higher reward.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    pub eval_rewards_accuracy: Option<f32>,
     /// Per layer with experts: the fraction of choices that were dropped, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present_list")]
     pub drop_rate: Option<Vec<f32>>,

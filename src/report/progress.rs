@@ -161,6 +161,12 @@ fn step_line(metrics: &StepMetrics, last_step: u64, tokens_per_second: f64, rema
     if let Some(accuracy) = metrics.eval_accuracy {
         line += &format!("  eval_accuracy {accuracy:.3}");
     }
+    if let (Some(margin), Some(accuracy)) = (metrics.rewards_margin, metrics.rewards_accuracy) {
+        line += &format!("  margin {margin:.3}  accuracy {accuracy:.3}");
+    }
+    if let (Some(margin), Some(accuracy)) = (metrics.eval_rewards_margin, metrics.eval_rewards_accuracy) {
+        line += &format!("  eval margin {margin:.3}  accuracy {accuracy:.3}");
+    }
     if metrics.overflow {
         line += "  overflow";
     }

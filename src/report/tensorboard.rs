@@ -113,11 +113,13 @@ impl TensorBoard {
 
 impl Instrument for TensorBoard {
     fn start(&mut self, evaluation: &StartMetrics) -> Result<()> {
-        let StartMetrics { step, eval_loss, eval_perplexity, eval_accuracy } = *evaluation;
+        let StartMetrics { step, eval_loss, eval_perplexity, eval_accuracy, .. } = *evaluation;
         let numbers = [
             ("eval-loss", Some(eval_loss)),
             ("eval-perplexity", eval_perplexity),
             ("eval-accuracy", eval_accuracy),
+            ("eval-rewards-margin", evaluation.eval_rewards_margin),
+            ("eval-rewards-accuracy", evaluation.eval_rewards_accuracy),
         ];
         let numbers = numbers.into_iter().filter_map(|(tag, number)| Some((tag, f64::from(number?))));
         let values = numbers.map(|(tag, number)| Value::scalar(tag, number)).collect();
@@ -166,6 +168,14 @@ impl Scalars {
             ("eval-loss", metrics.eval_loss),
             ("eval-perplexity", metrics.eval_perplexity),
             ("eval-accuracy", metrics.eval_accuracy),
+            ("rewards-chosen", metrics.rewards_chosen),
+            ("rewards-rejected", metrics.rewards_rejected),
+            ("rewards-margin", metrics.rewards_margin),
+            ("rewards-accuracy", metrics.rewards_accuracy),
+            ("logps-chosen", metrics.logps_chosen),
+            ("logps-rejected", metrics.logps_rejected),
+            ("eval-rewards-margin", metrics.eval_rewards_margin),
+            ("eval-rewards-accuracy", metrics.eval_rewards_accuracy),
             ("device-memory-mib", metrics.device_memory_mib),
             ("host-memory-mib", metrics.host_memory_mib),
         ];

@@ -9,10 +9,12 @@ use super::sections::context::F32Products;
 use super::sections::dataset::Dataset;
 use super::sections::model::{BaseType, Pet};
 use super::sections::parallel::{Distribution, Sharding, Started};
+use super::sections::preference::Preference;
 use super::sections::recompute::Operators;
 use crate::data::{self, BatchSpec, ChatForm, Codec};
 use crate::element::Element;
 use crate::error::Result;
+use crate::model::DataArrays;
 use crate::model::config::{LowRank, ModelConfig};
 use crate::model::groups::Grouping;
 use crate::model::parameters::{Gpt, Spec};
@@ -200,6 +202,16 @@ impl RunPlan {
     pub fn isolates_documents(&self) -> bool {
         let datasets = [Some(&self.settings.train_dataset), self.settings.eval_dataset.as_ref()];
         datasets.into_iter().flatten().any(Dataset::isolates_documents)
+    }
+
+    /// Which arrays of a micro-batch the data need.
+    pub(crate) fn data_arrays(&self) -> DataArrays {
+        let preference = self.settings.preference.as_ref();
+        DataArrays {
+            isolates_documents: self.isolates_documents(),
+            has_pairs: preference.is_some(),
+            has_references: preference.is_some_and(Preference::precomputes),
+        }
     }
 
     /// Loads the training data of the run, and the part of the evaluation data that an evaluation takes.

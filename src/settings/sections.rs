@@ -10,6 +10,7 @@ pub(crate) mod moe;
 pub(crate) mod monitor;
 pub(crate) mod optimizer;
 pub(crate) mod parallel;
+pub(crate) mod preference;
 pub(crate) mod recompute;
 pub(crate) mod run;
 pub(crate) mod runner;
@@ -27,6 +28,7 @@ pub(crate) fn tables() -> Vec<(TableId, Table)> {
         runner::Runner::documented(),
         wrapper::Wrapper::documented(),
         wrapper::LossScale::documented(),
+        preference::Preference::documented(),
         monitor::Monitor::documented(),
         optimizer::Optimizer::documented(),
         schedule::Schedule::documented(),

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 const BASE: &str = include_str!("../../tests/without_adapter/settings/base.yaml");
 
 /// Overrides of the base that make some section or type of section present.
-const BASES: [&[&str]; 46] = [
+const BASES: [&[&str]; 48] = [
     &[],
     &[
         "--do_eval",
@@ -77,6 +77,16 @@ const BASES: [&[&str]; 46] = [
     &["--train_dataset={data_loader: {type: ADGenDataLoader, dataset_dir: a.json, version: 3}}"],
     &["--train_dataset={data_loader: {type: HFDataLoader, path: json, data_files: a.json}}"],
     &["--train_dataset={data_loader: {type: SFTDataLoader, dataset_files: a.json}}"],
+    &[
+        "--train_dataset={data_loader: {type: SFTDataLoader, dataset_files: a.json}}",
+        "--load_checkpoint=./model",
+        "--model.model_config.pet_config={pet_type: lora, target_modules: .*wq|.*wv}",
+        "--preference={type: dpo}",
+    ],
+    &[
+        "--train_dataset={data_loader: {type: SFTDataLoader, dataset_files: a.json}}",
+        "--preference={type: simpo}",
+    ],
     &["--moe_config={expert_num: 8, num_experts_chosen: 2}"],
     &[
         "--moe_config={expert_num: 8, num_experts_chosen: 2}",

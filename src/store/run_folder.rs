@@ -9,6 +9,7 @@
 //!     checkpoint/meta.json         which of them is the newest
 //!     log.txt                      what the run logged
 //!     profile.jsonl                the time of each launch, if that is measured
+//!     reference_log_probs.bin      what a preference compares with, if that was computed before the first step
 //!     report.html                  a page that shows all of this, written when the run ends
 //!     summary/export_tiny/tensor/  layer-L_STEP.npy: choices of each expert, if they are asked for
 //!     run.lock                     locked while a process writes here; its existence means nothing
@@ -30,6 +31,7 @@ pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const EVENTS: &str = "events.jsonl";
 pub(crate) const LOG: &str = "log.txt";
 pub(crate) const PROFILE: &str = "profile.jsonl";
+pub(crate) const REFERENCES: &str = "reference_log_probs.bin";
 pub(crate) const REPORT: &str = "report.html";
 const LOCK: &str = "run.lock";
 
@@ -186,7 +188,7 @@ pub fn forget(folder: &Path, is_own: bool) {
     if is_own && std::fs::read_to_string(folder.join(LOCK)).ok() != Some(holder()) {
         return;
     }
-    let files = [CONFIG, METRICS, EVENTS, LOG, REPORT, LOCK];
+    let files = [CONFIG, METRICS, EVENTS, LOG, REFERENCES, REPORT, LOCK];
     let mut quiet = 0;
     for _ in 0..TRIES {
         let is_left = files.iter().any(|name| folder.join(name).exists());

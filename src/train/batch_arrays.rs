@@ -3,17 +3,17 @@
 use crate::data::Batch;
 use crate::element::Element;
 use crate::model::config::ModelConfig;
-use crate::model::{AheadTensors, BatchTensors};
+use crate::model::{AheadTensors, BatchTensors, DataArrays, PairTensors};
 use crate::ops::attention::DocumentBounds;
+use crate::ops::preference::PAIR_WORDS;
 use crate::record::{PersistentId, Persistents, Tensor};
 
 impl BatchTensors {
-    /// The arrays of `tokens` tokens that `model` needs, in a buffer of their own in `persistents`, for data whose
-    /// documents are kept apart if `isolates_documents`.
+    /// The arrays of `tokens` tokens that `model` and its `data` need, in a buffer of their own in `persistents`.
     pub(crate) fn new(
         model: &ModelConfig,
         tokens: u32,
-        isolates_documents: bool,
+        data: DataArrays,
         persistents: &mut Persistents,
         label: String,
     ) -> Self {
@@ -27,13 +27,21 @@ impl BatchTensors {
                 Tensor { rows, stride: (stride / 4) as u32, ..first }
             };
             let mut array = || Tensor { stride: Element::U32.stride(tokens), ..rows(1) };
+            let words = tokens / PAIR_WORDS * PAIR_WORDS;
+            let of_pairs = |array: Tensor| Tensor { cols: words, stride: words, ..array };
             let arrays = Self {
                 tokens: array(),
                 targets: array(),
                 positions: array(),
                 order: array(),
                 position_order: model.learns_positions().then(&mut array),
-                documents: isolates_documents.then(|| DocumentBounds { starts: array(), ends: array() }),
+                documents: data.isolates_documents.then(|| DocumentBounds { starts: array(), ends: array() }),
+                pairs: data.has_pairs.then(|| PairTensors {
+                    places: of_pairs(array()),
+                    references: data
+                        .has_references
+                        .then(|| Tensor { element: Element::F32, ..of_pairs(array()) }),
+                }),
                 ahead: model.multi_token.map(|further| {
                     let depth = further.depth as u32;
                     AheadTensors { tokens: rows(depth), targets: rows(depth), order: rows(depth) }
@@ -50,7 +58,7 @@ impl BatchTensors {
 
     /// Calls `put` with the byte offset and the ids of each array, which are those of `batch`.
     pub(crate) fn for_each(&self, batch: &Batch, mut put: impl FnMut(u64, &[u32])) {
-        let Self { tokens, targets, positions, order, position_order, documents, ahead } = self;
+        let Self { tokens, targets, positions, order, position_order, documents, pairs, ahead } = self;
         let mut row = |tensor: &Tensor, row: usize, ids: &[u32]| {
             assert!(ids.len() == tensor.cols as usize, "a batch of {} tokens has {}", tensor.cols, ids.len());
             put(tensor.offset + 4 * row as u64 * u64::from(tensor.stride), ids);
@@ -65,6 +73,13 @@ impl BatchTensors {
         if let Some(DocumentBounds { starts, ends }) = documents {
             row(starts, 0, &batch.starts);
             row(ends, 0, &batch.ends);
+        }
+        if let Some(PairTensors { places, references }) = pairs {
+            row(places, 0, &batch.pairs);
+            // They are empty while they are computed.
+            if let Some(references) = references.filter(|_| !batch.references.is_empty()) {
+                row(&references, 0, &batch.references);
+            }
         }
         if let Some(AheadTensors { tokens, targets, order }) = ahead {
             for (depth, ahead) in batch.ahead.iter().enumerate() {

@@ -7,14 +7,16 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Holds};
+use crate::model::parameters::Gpt;
 use crate::model::{ForwardContext, Mode, Training};
 use crate::ops::cast::cast;
 use crate::ops::dropout::count_micro_step;
+use crate::ops::preference::Preference;
 use crate::ranks::Group;
 use crate::ranks::sharding::buckets::BucketBuffers;
 use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{Collective, Recorder, Recording, Span, Tensor};
-use crate::tape::{CrossEntropy, Tape};
+use crate::tape::{CrossEntropy, Parameter, Tape};
 
 /// The parameters that passes are recorded on.
 #[derive(Clone, Copy)]
@@ -51,6 +53,7 @@ impl Passes<'_> {
             ownership.shards_gradients().then(|| BucketBuffers::for_gradients(&mut rec, ownership, sums));
         let mut gpt = layout.bind(training.config, held(&weights, &read), Some(held(&gradients, sums)));
         copies.iter().for_each(|copies| copies.attach(&mut gpt));
+        let loss = &with_reference(&mut rec, &gpt, training, loss);
         let mut tape = Tape::new(&mut rec);
         let rows = rows.map(|rows| tape.leaf(rows, true));
         let sent = gpt.chunk(&mut tape, training, &chunk.chunk, rows, loss).zip(chunk.neighbours[1]);
@@ -100,12 +103,34 @@ impl Passes<'_> {
             ownership.shards_weights().then(|| BucketBuffers::for_weights(&mut rec, ownership, &read));
         let mut gpt = layout.bind(evaluation.config, held(&weights, &read), None);
         copies.iter().for_each(|copies| copies.attach(&mut gpt));
+        let loss = &with_reference(&mut rec, &gpt, evaluation, loss);
         let mut tape = Tape::forward_only(&mut rec);
         let rows = rows.map(|rows| tape.leaf(rows, false));
         let sent = gpt.chunk(&mut tape, evaluation, &chunk.chunk, rows, loss);
         if let Some((sent, to)) = sent.zip(chunk.neighbours[1]) {
             self.send(tape.rec, to, sent.tensor);
         }
+        if let Some(weights) = weights {
+            weights.gather(&mut rec, ownership, None);
+        }
+        rec.try_finish()
+    }
+
+    /// Forward alone: the log-probabilities of pairs under the model as it is, written to `log_probs`.
+    pub fn references(
+        &self,
+        evaluation: &ForwardContext<'_>,
+        loss: &CrossEntropy,
+        log_probs: Tensor,
+    ) -> Result<Recording> {
+        let Self { layout, arenas, copies, ownership, capabilities } = *self;
+        let mut rec = Recorder::new("references", capabilities);
+        let read = arenas.read();
+        let weights =
+            ownership.shards_weights().then(|| BucketBuffers::for_weights(&mut rec, ownership, &read));
+        let mut gpt = layout.bind(evaluation.config, held(&weights, &read), None);
+        copies.iter().for_each(|copies| copies.attach(&mut gpt));
+        gpt.log_probabilities(&mut Tape::forward_only(&mut rec), evaluation, loss, Some(log_probs));
         if let Some(weights) = weights {
             weights.gather(&mut rec, ownership, None);
         }
@@ -136,6 +161,23 @@ impl Passes<'_> {
         let own = self.ownership.ranks.rank;
         Group::new(vec![own.min(other), own.max(other)])
     }
+}
+
+/// `loss` with the log-probabilities of its pairs under `gpt` without its adapters, if it compares with these.
+fn with_reference<'p>(
+    rec: &mut Recorder,
+    gpt: &'p Gpt<Parameter>,
+    ctx: &ForwardContext<'p>,
+    loss: &CrossEntropy,
+) -> CrossEntropy {
+    let Some(preference) = loss.preference else { return *loss };
+    if preference.reference.is_some() || !preference.loss.has_reference() {
+        return *loss;
+    }
+    let ctx = ForwardContext { mode: Mode::Reference, ..*ctx };
+    let reference =
+        rec.scope("reference", |rec| gpt.log_probabilities(&mut Tape::forward_only(rec), &ctx, loss, None));
+    CrossEntropy { preference: Some(Preference { reference: Some(reference), ..preference }), ..*loss }
 }
 
 /// Where the parameters are: in the buffers of a recording, or otherwise in the arena.
@@ -169,17 +211,15 @@ pub(super) fn copies(
     Ok((!recording.dispatches.is_empty()).then_some(recording))
 }
 
-/// Sums an evaluation's losses and correct predictions over the ranks, each of which evaluates some of the
+/// Sums the `sums` of an evaluation over the ranks, each of which evaluates some of the
 /// micro-batches.
 pub(super) fn sum_evaluation(
-    loss: Tensor,
-    correct: Option<Tensor>,
+    sums: &[Tensor],
     ownership: &Ownership,
     capabilities: Capabilities,
 ) -> Result<Option<Recording>> {
     let mut rec = Recorder::new("sum_evaluation", capabilities);
-    let sums: Vec<Tensor> = [loss].into_iter().chain(correct).collect();
-    ownership.sum_counts(&mut rec, &sums, None);
+    ownership.sum_counts(&mut rec, sums, None);
     let recording = rec.try_finish()?;
     Ok((!recording.exchanges.is_empty()).then_some(recording))
 }

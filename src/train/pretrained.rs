@@ -4,10 +4,10 @@ use super::resume::start_of;
 use super::trainer::Trainer;
 use crate::error::{Error, Result, shell_word};
 use crate::hugging_face::config_json;
-use crate::settings::{Pet, RunPlan};
-use crate::store::Base;
+use crate::settings::{Pet, ReferenceType, RunPlan};
 use crate::store::model_path::{base_at, model_at};
 use crate::store::run_folder::Start;
+use crate::store::{Base, lora};
 use std::path::Path;
 
 /// Checks that the weights that `plan` starts from, unless it resumes, are of its model, as far as the `config.json`
@@ -69,9 +69,26 @@ pub(super) fn base_of(plan: &RunPlan) -> Result<Option<Base>> {
     adapted.map(|path| base_at(path, adapter)).transpose()
 }
 
+/// Refuses a preference that would compare with the model without adapters that are loaded beside it, and so not with
+/// the model that the run starts from.
+fn check_reference(plan: &RunPlan) -> Result<()> {
+    let preference = plan.settings.preference.as_ref();
+    let leaves_off =
+        preference.is_some_and(|preference| preference.reference == Some(ReferenceType::AdaptersOff));
+    let is_named = plan.settings.model.pet_config.as_ref().and_then(Pet::adapter).is_some();
+    match plan.settings.run.weights().filter(|_| leaves_off && !is_named).and_then(lora::beside) {
+        Some(adapter) => Err(Error::file(
+            adapter,
+            "the run starts from this adapter, without which the model is another: write `preference.reference: precompute`",
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Loads the weights and adapters that `plan` starts from, if it names any, and returns a line about them.
 pub(super) fn load_weights(trainer: &Trainer<'_>, plan: &RunPlan) -> Result<Option<String>> {
     let run = &plan.settings.run;
+    check_reference(plan)?;
     let load = |path: &Path| {
         let contents = trainer.load_weights(path, run.load_partial)?;
         let class = config_json::class_beside(&model_at(path)?)

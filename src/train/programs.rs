@@ -17,6 +17,8 @@ pub struct Programs<T> {
     pub sample: Option<GeneratePrograms<T>>,
     /// The sum of an evaluation's losses over the ranks.
     pub sum_evaluation: Option<T>,
+    /// The log-probabilities of pairs before the first step.
+    pub references: Option<T>,
     /// Copies of the weights in the storage type of layers.
     pub copy: Option<T>,
     /// Norms of gradients.
@@ -40,6 +42,7 @@ impl<T> Programs<T> {
             evals: self.evals.into_iter().map(&mut of).collect(),
             sample: self.sample.map(|sample| sample.map(&mut of)),
             sum_evaluation: self.sum_evaluation.map(&mut of),
+            references: self.references.map(&mut of),
             copy: self.copy.map(&mut of),
             gradient_norms: self.gradient_norms.map(&mut of),
             state_norms: self.state_norms.map(&mut of),

@@ -62,6 +62,9 @@ pub struct Recordings {
     pub evals: Vec<Recording>,
     /// The sum of an evaluation's losses over the ranks; `None` with one rank.
     pub sum_evaluation: Option<Recording>,
+    /// The log-probabilities of a micro-batch of pairs under the model as it is, if they are computed before the
+    /// first step.
+    pub references: Option<Recording>,
     /// Copies of the weights in the storage type of layers, after each change; `None` if that type is f32.
     pub copy: Option<Recording>,
     /// The monitors that run after an update.
@@ -112,7 +115,8 @@ impl Recordings {
         let replicas = parts.replicas(&mut persistents)?;
         let copy = copies(&layout, &arenas, hot_copies.as_ref(), &ownership, capabilities)?;
         let sum_evaluation =
-            sum_evaluation(tensors.eval_loss, tensors.eval_correct, &ownership, capabilities)?;
+            sum_evaluation(&tensors.evaluation_sums().collect::<Vec<_>>(), &ownership, capabilities)?;
+        let references = parts.references(model)?;
         let sample = parts.sample(model, &mut persistents)?;
         Ok(Self {
             model: plan.model.clone(),
@@ -132,6 +136,7 @@ impl Recordings {
             update,
             evals,
             sum_evaluation,
+            references,
             copy,
             monitors,
             replicas,
@@ -187,6 +192,7 @@ impl Recordings {
             evals: self.evals.iter().collect(),
             sample: self.sample.as_ref().map(|sample| sample.programs.as_ref()),
             sum_evaluation: self.sum_evaluation.as_ref(),
+            references: self.references.as_ref(),
             copy: self.copy.as_ref(),
             gradient_norms: gradients.as_ref().map(|norms| &norms.recording),
             state_norms: states.as_ref().map(|norms| &norms.recording),

@@ -87,18 +87,29 @@ impl Reporter<'_> {
             metrics.monitor = singles(&watched);
             self.waiting.push_back(Measured { metrics, loads: timed.finished.loads, watched });
         }
-        for &FinishedEvaluation { tag: step, loss, accuracy, .. } in evaluations {
+        for &FinishedEvaluation { tag: step, loss, accuracy, preference, .. } in evaluations {
+            let eval_rewards_margin = preference.map(|mean| mean.chosen_reward - mean.rejected_reward);
+            let eval_rewards_accuracy = preference.map(|mean| mean.accurate);
             let perplexity = self.metric.perplexity.then(|| loss.exp());
             if step == 0 {
                 self.losses.start = Some(loss);
                 let (eval_loss, eval_perplexity, eval_accuracy) = (loss, perplexity, accuracy);
-                self.instruments.start(&StartMetrics { step, eval_loss, eval_perplexity, eval_accuracy });
+                self.instruments.start(&StartMetrics {
+                    step,
+                    eval_loss,
+                    eval_perplexity,
+                    eval_accuracy,
+                    eval_rewards_margin,
+                    eval_rewards_accuracy,
+                });
             }
             let of_step = self.waiting.iter_mut().map(|measured| &mut measured.metrics);
             of_step.filter(|metrics| metrics.step == step).for_each(|metrics| {
                 metrics.eval_loss = Some(loss);
                 metrics.eval_perplexity = perplexity;
                 metrics.eval_accuracy = accuracy;
+                metrics.eval_rewards_margin = eval_rewards_margin;
+                metrics.eval_rewards_accuracy = eval_rewards_accuracy;
             });
             self.losses.eval = Some(loss);
         }
@@ -134,6 +145,12 @@ impl Reporter<'_> {
             computed_tokens_per_second: (tokens < computed).then(|| rate(computed)),
             step_ms: *step_ms,
             mtp_loss: finished.ahead_loss,
+            rewards_chosen: finished.preference.map(|mean| mean.chosen_reward),
+            rewards_rejected: finished.preference.map(|mean| mean.rejected_reward),
+            rewards_margin: finished.preference.map(|mean| mean.chosen_reward - mean.rejected_reward),
+            rewards_accuracy: finished.preference.map(|mean| mean.accurate),
+            logps_chosen: finished.preference.map(|mean| mean.chosen_log_prob),
+            logps_rejected: finished.preference.map(|mean| mean.rejected_log_prob),
             device_memory_mib: Some(self.device_memory_mib),
             host_memory_mib: host_memory_mib(),
             ..StepMetrics::default()

@@ -19,6 +19,7 @@ use super::lacking_tokens::lacking_tokens;
 use super::length::RunLength;
 use super::monitors::MonitorReport;
 use super::open_device::{check_tier, open_device};
+use super::references::set_references;
 use super::reporter::{Losses, Reporter};
 use super::resume::{Restored, fresh_state, open_folder, restore, start_of};
 use super::trainer::Trainer;
@@ -179,7 +180,7 @@ impl<'a> TrainingRun<'a> {
 
         let mut trainer = ranks.agree(Trainer::on_rank(gpu, plan, &length, ranks.clone()).await).await?;
         check_division(&ranks, gpu, trainer.recordings()).await?;
-        let loaded = Loaded { config, command, data, length, ranks, log, reads_first_files };
+        let mut loaded = Loaded { config, command, data, length, ranks, log, reads_first_files };
         let trained = loaded.train_on(&mut trainer, peak, interrupt, &mut *on_milestone).await;
         trained.map_err(|error| trainer.explain(error))
     }
@@ -219,15 +220,16 @@ impl Loaded {
 
     /// Runs on a trainer, from the run folder to the summary.
     async fn train_on(
-        &self,
+        &mut self,
         trainer: &mut Trainer<'_>,
         peak: Peak,
         interrupt: Arc<AtomicBool>,
         on_milestone: &mut dyn FnMut(Milestone<'_>),
     ) -> Result<Summary> {
-        let Self { config, data, length, ranks, log, reads_first_files, .. } = self;
-        let (plan, settings) = (&config.plan, &config.plan.settings);
         let opened = self.open(trainer, on_milestone).await?;
+        set_references(trainer, &self.ranks, &opened.folder, &mut self.data).await?;
+        let Self { config, data, length, ranks, log, reads_first_files, .. } = &*self;
+        let (plan, settings) = (&config.plan, &config.plan.settings);
         let board =
             MonitorReport::new(plan, &trainer.recordings().monitors, trainer.recordings().whole.len());
         let mounted = log.as_ref().map(|log| {
@@ -358,7 +360,9 @@ impl Loaded {
                 "ranks: {size} share a step; memory, throughput and MFU are those of each, and this is rank 0"
             ));
         }
-        self.evaluation().iter().map(|evaluation| entropy(evaluation.data)).for_each(say);
+        // A loss of pairs is not one of tokens.
+        let evaluation = self.evaluation().filter(|_| plan.settings.preference.is_none());
+        evaluation.iter().map(|evaluation| entropy(evaluation.data)).for_each(say);
         warn_of_warmup(plan, length);
         let template = plan.conversations().and_then(|form| form.template);
         let lacking = template.map(|file| lacking_tokens(&file, &data.codec)).transpose()?.flatten();

@@ -74,6 +74,27 @@ impl RunParts<'_> {
         Ok((micro_steps, chunks.all.iter().map(eval).collect::<Result<_>>()?))
     }
 
+    /// The log-probabilities of a micro-batch of pairs under `model` as it is, if they are computed before the first
+    /// step.
+    pub fn references(&self, model: &ModelConfig) -> Result<Option<Recording>> {
+        let Self { layout, arenas, hot_copies: copies, ownership, tensors, capabilities, .. } = *self;
+        let Some(computed) = tensors.preference.and_then(|preference| preference.computed) else {
+            return Ok(None);
+        };
+        let passes = Passes { layout, arenas, copies, ownership, capabilities };
+        let (expert_ranks, matrix_ranks) = (ownership.expert_ranks(), ownership.matrix_ranks());
+        let evaluation = ForwardContext {
+            config: model,
+            buffers: tensors.model,
+            batch: tensors.batch,
+            expert_ranks: expert_ranks.as_ref(),
+            matrix_ranks: matrix_ranks.as_ref(),
+            mode: Mode::Evaluation,
+        };
+        let recording = passes.references(&evaluation, &tensors.evaluation_loss(&evaluation), computed);
+        recording.map(Some).map_err(|e| misfit(&e, self.plan.settings.runner.batch_size))
+    }
+
     /// Norm, clipping, step state and the optimizer.
     pub fn update(&self) -> Result<Recording> {
         let Self { plan, whole, layout, arenas, hot_copies, ownership, tensors, capabilities } = *self;

@@ -14,11 +14,18 @@ use super::monitors::SumCopy;
 use super::trainer::Trainer;
 use crate::data::Batches;
 use crate::device::{Encoder, Exchanges, Program};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::model::PairTensors;
 use crate::perf::profile::Profile;
 use crate::record::PersistentId;
 use crate::train::step_results::{FinishedEvaluation, FinishedStep};
 use std::sync::atomic::Ordering;
+
+/// The errors of batches that are not those of a run with `preference`.
+const NO_PAIRS: &str =
+    "`preference` learns from pairs of answers, and these batches have none: make them of `Samples::paired`";
+const NO_REFERENCES: &str = "the log-probabilities of these pairs under the reference are not known: call \
+    `Trainer::set_references` before the first step";
 
 /// Steps after which programs are cut into submissions once more: by then a GPU runs at its working clocks.
 const MEASURED_AFTER: u64 = 20;
@@ -209,6 +216,14 @@ impl Trainer<'_> {
         batch: PersistentId,
     ) -> Result<()> {
         data.fill(micro_step, &mut self.batch)?;
+        if let Some(PairTensors { references, .. }) = self.recordings.tensors.batch.pairs {
+            if self.batch.pairs.is_empty() {
+                return Err(Error::Plan(NO_PAIRS.to_string()));
+            }
+            if references.is_some() && self.batch.references.is_empty() && !self.computes_references {
+                return Err(Error::Plan(NO_REFERENCES.to_string()));
+            }
+        }
         // The buffers of micro-batches under way are laid out alike.
         self.recordings.tensors.batch.for_each(&self.batch, |offset, ids| {
             self.staged[offset as usize..][..4 * ids.len()].copy_from_slice(bytemuck::cast_slice(ids));

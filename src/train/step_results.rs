@@ -7,7 +7,7 @@ use crate::device::Arrival;
 use crate::model::ExpertState;
 use crate::model::config::BalanceLosses;
 use crate::ops::loss_scale::LossScaleState;
-use crate::ops::step_state::{LossState, StepState};
+use crate::ops::step_state::{LossState, PreferenceState, StepState};
 use crate::ops::tally::TallyColumns;
 use crate::record::BufferId;
 use crate::report::expert_load::LayerLoad;
@@ -24,6 +24,8 @@ pub struct FinishedStep {
     pub scaler: Option<LossScaleState>,
     /// Mean loss of multi-token prediction in nats per token, for a model that has it.
     pub ahead_loss: Option<f32>,
+    /// Means over the pairs of answers, for a run that learns from such.
+    pub preference: Option<PreferenceState>,
     /// The results of the monitors, for [`MonitorReport::values`](super::monitors::MonitorReport::values).
     pub watched: WatchedStep,
     /// The load of each layer with experts, for a mixture.
@@ -43,6 +45,8 @@ pub struct FinishedEvaluation {
     pub loss: f32,
     /// The share of targets that have the largest logit, if it is asked for.
     pub accuracy: Option<f32>,
+    /// Means over the pairs of answers, for a run that learns from such.
+    pub preference: Option<PreferenceState>,
     /// When the device finished the evaluation.
     pub at: Instant,
 }
@@ -53,6 +57,7 @@ pub(crate) struct EvaluationReadback {
     pub sources: ReadBuffers,
     sums: Slot<LossState>,
     correct: Option<Slot<f32>>,
+    preference: Option<Slot<PreferenceState>>,
 }
 
 impl EvaluationReadback {
@@ -60,14 +65,18 @@ impl EvaluationReadback {
         let mut sources = ReadBuffers::default();
         let sums = sources.add_tensor(recordings.tensors.eval_loss, 1);
         let correct = recordings.tensors.eval_correct.map(|correct| sources.add_tensor(correct, 1));
-        Self { sources, sums, correct }
+        let preference = recordings.tensors.preference;
+        let preference = preference.map(|preference| sources.add_tensor(preference.eval_state, 1));
+        Self { sources, sums, correct, preference }
     }
 
     pub fn read(&self, Arrival { tag, at, bytes }: Arrival) -> FinishedEvaluation {
         let sums = self.sums.value(&bytes);
         let correct = self.correct.as_ref().map(|correct| correct.value(&bytes));
         let accuracy = correct.map(|correct| correct / sums.token_sum.max(1.0));
-        FinishedEvaluation { tag, loss: mean(&sums), accuracy, at }
+        let preference =
+            self.preference.as_ref().map(|preference| of_pairs(&preference.value(&bytes), &sums));
+        FinishedEvaluation { tag, loss: mean(&sums), accuracy, preference, at }
     }
 }
 
@@ -79,6 +88,7 @@ pub(crate) struct StepReadback {
     scaler: Option<Slot<LossScaleState>>,
     watched: WatchedSlots,
     ahead_loss: Option<Slot<LossState>>,
+    preference: Option<(Slot<PreferenceState>, Slot<LossState>)>,
     tallies: Option<Slot<u32>>,
     hot: Option<Slot<u32>>,
     experts: Option<ExpertState>,
@@ -98,6 +108,10 @@ impl StepReadback {
             scaler: recordings.tensors.scaler.map(|scaler| sources.add_tensor(scaler.state, 1)),
             watched: recordings.monitors.slots(&mut sources),
             ahead_loss: recordings.tensors.ahead_loss.map(|ahead| sources.add_tensor(ahead, 1)),
+            preference: recordings.tensors.preference.map(|preference| {
+                let sums = sources.add_tensor(preference.state, 1);
+                (sums, sources.add_tensor(recordings.tensors.loss, 1))
+            }),
             tallies: words(&mut sources, experts.map(|experts| experts.tallies())),
             hot: words(&mut sources, experts.and_then(|experts| experts.hot_choice())),
             experts,
@@ -121,6 +135,8 @@ impl StepReadback {
             scaler,
             watched: self.watched.read(&bytes),
             ahead_loss: self.ahead_loss.as_ref().map(|ahead| mean(&ahead.value(&bytes))),
+            preference: (self.preference.as_ref())
+                .map(|(sums, losses)| of_pairs(&sums.value(&bytes), &losses.value(&bytes))),
             loads: self.experts.map(|experts| self.loads(&experts, &tallies)),
             hot_experts: self
                 .experts
@@ -151,6 +167,20 @@ impl StepReadback {
                 + sequence as f32 * loss(columns.sequence_loss),
             z_loss: z as f32 * loss(columns.z_loss),
         }
+    }
+}
+
+/// The means over pairs whose number is that of `losses`.
+fn of_pairs(sums: &PreferenceState, losses: &LossState) -> PreferenceState {
+    let mean = |sum: f32| sum / losses.token_sum.max(1.0);
+    let PreferenceState { chosen_reward, rejected_reward, accurate, chosen_log_prob, rejected_log_prob } =
+        *sums;
+    PreferenceState {
+        chosen_reward: mean(chosen_reward),
+        rejected_reward: mean(rejected_reward),
+        accurate: mean(accurate),
+        chosen_log_prob: mean(chosen_log_prob),
+        rejected_log_prob: mean(rejected_log_prob),
     }
 }
 

@@ -4,14 +4,15 @@ use super::schedule::schedule_columns;
 use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
-use crate::model::{BatchTensors, ForwardContext, Masks, ModelBuffers, Training};
+use crate::model::{BatchTensors, ForwardContext, Masks, ModelBuffers, PairTensors, Training};
 use crate::ops::dropout::DropoutState;
 use crate::ops::grad_norm::StepTensors;
 use crate::ops::loss_scale::{LossScaleState, LossScaler};
-use crate::ops::step_state::{LossState, StepState};
+use crate::ops::preference::{PairLoss, Preference as PairPreference};
+use crate::ops::step_state::{LossState, PreferenceState, StepState};
 use crate::perf::limits::check_binding;
 use crate::record::{Persistents, State, Tensor};
-use crate::settings::{Adaptation, RunPlan};
+use crate::settings::{Adaptation, Preference, PreferenceType, RunPlan};
 use crate::tape::CrossEntropy;
 
 /// The tensors that a micro-batch has of its own from its forward to its backward pass; several micro-batches are under
@@ -22,6 +23,19 @@ pub struct InFlight {
     pub batch: BatchTensors,
     /// The bits of its dropout masks.
     pub masks: Option<Masks>,
+}
+
+/// The tensors of a run that learns from pairs of answers.
+#[derive(Clone, Copy, Debug)]
+pub struct PreferenceTensors {
+    loss: PairLoss,
+    /// `PreferenceState` of the training batches.
+    pub state: Tensor,
+    /// `PreferenceState` of the evaluation batches.
+    pub eval_state: Tensor,
+    /// (1, 4 P) f32: receives the log-probabilities of a micro-batch under the reference, if they are computed
+    /// beforehand.
+    pub computed: Option<Tensor>,
 }
 
 /// The tensors of a run that outlive its recordings.
@@ -43,6 +57,8 @@ pub struct RunTensors {
     pub batch: BatchTensors,
     /// `LossState` of multi-token prediction, for a model that has it.
     pub ahead_loss: Option<Tensor>,
+    /// What learning from pairs of answers needs, for a run that does.
+    pub preference: Option<PreferenceTensors>,
     /// The rotary tables, and the state that the routers of a mixture carry from step to step.
     pub model: ModelBuffers,
     masks: Option<Masks>,
@@ -77,7 +93,17 @@ impl RunTensors {
         let remedy = "lower runner_config.epochs or runner_config.stop_step";
         check_binding(schedule.bytes(), capabilities, what, remedy)?;
         let tokens = (settings.runner.batch_size * model.seq_length) as u32;
-        let batch = BatchTensors::new(model, tokens, plan.isolates_documents(), persistents, "batch".into());
+        let data = plan.data_arrays();
+        let batch = BatchTensors::new(model, tokens, data, persistents, "batch".into());
+        let of_pairs = |pairs: PairTensors| PreferenceTensors {
+            loss: pair_loss(settings.preference.as_ref()),
+            state: PreferenceState::tensor(persistents, "preference state"),
+            eval_state: PreferenceState::tensor(persistents, "evaluation preference state"),
+            computed: pairs.references.map(|references| {
+                persistents.tensor("reference log-probabilities", 1, references.cols, Element::F32)
+            }),
+        };
+        let preference = batch.pairs.map(of_pairs);
         Ok(Self {
             state,
             scaler,
@@ -86,6 +112,7 @@ impl RunTensors {
             eval_correct,
             schedule,
             batch,
+            preference,
             ahead_loss: model.multi_token.map(|_| LossState::tensor(persistents, "loss state ahead")),
             model: ModelBuffers::new(model, tokens, persistents),
             masks: model.has_dropout().then(|| Masks {
@@ -110,14 +137,14 @@ impl RunTensors {
         counts: &[usize],
         persistents: &mut Persistents,
     ) -> Vec<Vec<InFlight>> {
-        let (tokens, isolates) = (self.batch.tokens.cols, plan.isolates_documents());
+        let (tokens, data) = (self.batch.tokens.cols, plan.data_arrays());
         let mut first = Some(InFlight { batch: self.batch, masks: self.masks });
         let mut one = |chunk: usize, slot: usize| {
             first.take().unwrap_or_else(|| InFlight {
                 batch: BatchTensors::new(
                     &plan.model,
                     tokens,
-                    isolates,
+                    data,
                     persistents,
                     format!("batch {chunk}.{slot}"),
                 ),
@@ -140,17 +167,51 @@ impl RunTensors {
     /// The loss of a training pass.
     pub(super) fn training_loss(&self, ctx: &ForwardContext<'_>) -> CrossEntropy {
         let Self { accumulation, is_per_token, .. } = *self;
-        CrossEntropy { accumulation, is_per_token, ..ctx.cross_entropy(self.state, self.loss) }
+        let of_pairs = |(pairs, tensors): (PairTensors, PreferenceTensors)| PairPreference {
+            loss: tensors.loss,
+            pairs: pairs.places,
+            reference: pairs.references.filter(|_| tensors.loss.has_reference()),
+            state: tensors.state,
+        };
+        let preference = ctx.batch.pairs.zip(self.preference).map(of_pairs);
+        CrossEntropy { accumulation, is_per_token, preference, ..ctx.cross_entropy(self.state, self.loss) }
     }
 
     /// The loss of a pass of an evaluation.
     pub(super) fn evaluation_loss(&self, ctx: &ForwardContext<'_>) -> CrossEntropy {
-        CrossEntropy { loss: self.eval_loss, correct: self.eval_correct, ..self.training_loss(ctx) }
+        let training = self.training_loss(ctx);
+        let of_evaluation = |(preference, tensors): (PairPreference, PreferenceTensors)| PairPreference {
+            state: tensors.eval_state,
+            ..preference
+        };
+        let preference = training.preference.zip(self.preference).map(of_evaluation);
+        CrossEntropy { loss: self.eval_loss, correct: self.eval_correct, preference, ..training }
     }
 
     /// The sums of losses over the micro-batches of a step.
     pub(super) fn sums(&self) -> impl Iterator<Item = Tensor> {
-        [self.loss].into_iter().chain(self.ahead_loss)
+        let of_pairs = self.preference.map(|preference| preference.state);
+        [self.loss].into_iter().chain(self.ahead_loss).chain(of_pairs)
+    }
+
+    /// The sums over the micro-batches of an evaluation.
+    pub(super) fn evaluation_sums(&self) -> impl Iterator<Item = Tensor> {
+        let of_pairs = self.preference.map(|preference| preference.eval_state);
+        [self.eval_loss].into_iter().chain(self.eval_correct).chain(of_pairs)
+    }
+}
+
+/// The loss of a pair of answers, by the section of the settings.
+fn pair_loss(preference: Option<&Preference>) -> PairLoss {
+    let Some(preference) = preference else { panic!("pairs of answers have a loss") };
+    let beta = preference.beta as f32;
+    let [label_smoothing, gamma] =
+        [preference.label_smoothing, preference.gamma].map(|number| number.unwrap_or_default() as f32);
+    match preference.kind {
+        PreferenceType::Dpo => PairLoss::Dpo { beta, label_smoothing },
+        PreferenceType::Ipo => PairLoss::Ipo { beta },
+        PreferenceType::Orpo => PairLoss::Orpo { beta },
+        PreferenceType::SimPo => PairLoss::SimPo { beta, gamma, label_smoothing },
     }
 }
 

@@ -98,6 +98,8 @@ pub struct Trainer<'gpu> {
     pub(super) steps_done: u64,
     pub(super) batch: Batch,
     pub(super) staged: Vec<u8>,
+    /// Whether batches are uploaded to compute the log-probabilities of their pairs under the reference.
+    pub(super) computes_references: bool,
     /// Whether weights have been written since their copies were made.
     pub(super) has_stale_copies: AtomicBool,
     /// How long compiling the kernels and binding their buffers took.
@@ -177,6 +179,7 @@ impl<'gpu> Trainer<'gpu> {
             steps_done: 0,
             batch: Batch::default(),
             staged: vec![0; batch_bytes as usize],
+            computes_references: false,
             has_stale_copies: AtomicBool::new(true),
             preparation,
             profile: None,

@@ -31,6 +31,7 @@ mod monitors;
 mod own_loop;
 mod portable;
 mod portions;
+mod preference;
 mod profile;
 mod published;
 mod published_names;

@@ -1,7 +1,7 @@
 //! What people bring: records, messages and special tokens mean here what they mean in transformers 5.23 and TRL 1.16,
 //! or a note says that they are not read. Each row is a kind of what was silent once.
 
-use gristmill::data::{ChatForm, Codec, EvalData, FileKind};
+use gristmill::data::{ChatForm, Codec, EvalData, FileKind, Form};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -326,17 +326,22 @@ fn all_faults_of_a_file_are_said_up_to_ten() {
     assert_eq!(error.lines().count(), 2, "{error}");
 }
 
+/// `finetune` learns from them, and other commands refuse them.
 #[test]
-fn preferences_are_refused() {
+fn preferences_are_of_their_own_kind() {
     let folder = with_template();
     for record in [
         json!({"prompt": "a", "chosen": "b", "rejected": "c"}),
         json!({"chosen": [asked("a"), said("b")], "rejected": [asked("a"), said("c")]}),
     ] {
         let file = folder.write("x.jsonl", &record.to_string());
-        let error = FileKind::of(&file, &ChatForm::default(), false).expect_err("an error").to_string();
+        let kind = FileKind::of(&file, &ChatForm::default(), false).expect("a kind");
+        assert_eq!(kind, FileKind::Answers(Form::Preference(ChatForm::default())));
+        let error = FileKind::of(&file, &ChatForm::default(), true).expect_err("an error").to_string();
         assert!(
-            error.contains("line 1: has `chosen` and `rejected`: preferences (DPO) are not learned"),
+            error.contains(
+                "line 1: has `chosen` and `rejected`: pairs of answers are learned by finetune --preference"
+            ),
             "{error}"
         );
     }

@@ -94,6 +94,8 @@ impl Arguments {
         let data = Data::read(&self.data, &chat, &plan)?;
         let eval = self.eval.as_deref().map(|file| Data::read(file, &chat, &plan)).transpose()?;
         let mut keys = Keys::new(written.to_vec());
+        self.check_pairs(&keys, &self.data, &data)?;
+        eval.iter().zip(&self.eval).try_for_each(|(eval, file)| self.check_pairs(&keys, file, eval))?;
         self.run_keys(&mut keys, &plan);
         let length = self.model_keys(&mut keys, &plan, &data, eval.as_ref());
         let held_out = self.data_keys(&mut keys, &data, eval.as_ref(), length);
@@ -140,6 +142,27 @@ impl Arguments {
             );
         }
         Ok(keys.yaml())
+    }
+
+    /// Whether the run learns from pairs of answers.
+    fn learns_pairs(&self, keys: &Keys) -> bool {
+        self.preference.is_some() || keys.writes_within("preference.")
+    }
+
+    /// Refuses pairs of answers without a loss for them, and such a loss without pairs.
+    fn check_pairs(&self, keys: &Keys, file: &Path, data: &Data) -> Result<()> {
+        let has_pairs = matches!(data.kind, FileKind::Answers(Form::Preference(_)));
+        match (has_pairs, self.learns_pairs(keys)) {
+            (true, false) => Err(Error::file(
+                file,
+                "has `chosen` and `rejected`: say how pairs of answers are learned, for example by --preference dpo; or write the answers that are to be learned as `messages`, or as `prompt` and `completion`",
+            )),
+            (false, true) => Err(Error::file(
+                file,
+                "has no pairs of answers, which --preference learns from: name records with `chosen` and `rejected`, or leave it out",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses targets that match no linear layer of the model under the names of its files, nor its experts. A target
@@ -218,6 +241,8 @@ impl Arguments {
         keys.add_json("run_name", &json!(output.file_name().unwrap_or_default().to_string_lossy()));
         keys.add_json("load_checkpoint", &path_of(&self.model));
         self.seed.iter().for_each(|seed| keys.add("seed", seed));
+        self.preference.iter().for_each(|kind| keys.add("preference.type", kind));
+        self.beta.iter().for_each(|beta| keys.add("preference.beta", beta));
         // Balance losses are means over micro-batches, so the key is added only without them.
         let losses = plan.model.mixture.as_ref().map(|mixture| mixture.losses).unwrap_or_default();
         if losses == BalanceLosses::default() {
@@ -306,7 +331,14 @@ impl Arguments {
     /// Adds the keys of the optimizer and its rate.
     fn rate_keys(&self, keys: &mut Keys) {
         let written = keys.number("lr_schedule.learning_rate").filter(|rate| *rate > 0.0);
-        let rate = written.or(self.learning_rate).unwrap_or(if self.full { 1e-5 } else { 2e-4 });
+        // Pairs of answers move a model further than answers do.
+        let usual = match (self.full, self.learns_pairs(keys)) {
+            (true, false) => 1e-5,
+            (false, false) => 2e-4,
+            (true, true) => 1e-6,
+            (false, true) => 2e-5,
+        };
+        let rate = written.or(self.learning_rate).unwrap_or(usual);
         keys.add("runner_wrapper.use_clip_grad", "True");
         keys.add("runner_wrapper.max_grad_norm", "1.0");
         keys.add("optimizer.type", "AdamW");
@@ -371,7 +403,7 @@ fn loader(kind: &FileKind, data: &Path) -> Result<Value> {
         FileKind::Texts | FileKind::Answers(Form::Columns) => {
             json!({"type": "HFDataLoader", "data_files": files})
         }
-        FileKind::Answers(Form::Chat(form)) => {
+        FileKind::Answers(Form::Chat(form) | Form::Preference(form)) => {
             let mut loader = json!({"type": "SFTDataLoader", "dataset_files": files});
             if let Some(template) = &form.template {
                 loader["chat_template"] = json!(template.display().to_string());

@@ -17,7 +17,7 @@ struct Flag {
 /// The key of the adapters' section.
 const PET: &str = "model.model_config.pet_config";
 
-const FLAGS: [Flag; 21] = [
+const FLAGS: [Flag; 23] = [
     flag("--lora", |given| given.lora.is_some(), &["model.model_config.pet_config.lora_rank"]),
     flag("--lora-alpha", |given| given.lora_alpha.is_some(), &["model.model_config.pet_config.lora_alpha"]),
     flag(
@@ -32,6 +32,8 @@ const FLAGS: [Flag; 21] = [
     ),
     flag("--base", |given| given.base.is_some(), &["model.model_config.pet_config.base_dtype"]),
     flag("--full", |given| given.full, &[PET]),
+    flag("--preference", |given| given.preference.is_some(), &["preference.type"]),
+    flag("--beta", |given| given.beta.is_some(), &["preference.beta"]),
     flag("--learning-rate", |given| given.learning_rate.is_some(), &["lr_schedule.learning_rate"]),
     flag("--epochs", |given| given.epochs.is_some(), &["runner_config.epochs"]),
     flag(

@@ -20,12 +20,15 @@ pub(super) enum Ours {
 use Ours::{As, By, Switch};
 
 /// The names of other programs' flags, with words joined by `_`, and their counterparts.
-pub(super) const NAMES: [(&str, Ours); 39] = [
+pub(super) const NAMES: [(&str, Ours); 42] = [
     ("num_train_epochs num_epochs", As("--epochs {}")),
     ("max_steps iters num_steps", By(steps)),
     ("per_device_train_batch_size train_batch_size micro_batch_size", As("--batch-size {}")),
     ("gradient_accumulation_steps grad_accumulation_steps accumulation_steps", As("--accumulate {}")),
     ("lr", As("--learning-rate {}")),
+    ("pref_loss loss_type dpo_loss_type train_mode", As("--preference {dpo}")),
+    ("pref_beta dpo_beta", As("--beta {0.1}")),
+    ("simpo_gamma", As("--preference.gamma={1.0}")),
     ("r rank lora_r lora_rank", As("--lora {}")),
     ("alpha", As("--lora-alpha {}")),
     ("dropout", As("--lora-dropout {}")),

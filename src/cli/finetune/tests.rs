@@ -14,8 +14,14 @@ use clap::CommandFactory;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+const TEXT: &str = "tests/data/mill.txt";
+
 fn arguments(flags: &[&str]) -> Result<Arguments> {
-    let folder = ["gristmill", "finetune", "tests/data/folders/mistral", "tests/data/mill.txt"];
+    arguments_on(TEXT, flags)
+}
+
+fn arguments_on(data: &str, flags: &[&str]) -> Result<Arguments> {
+    let folder = ["gristmill", "finetune", "tests/data/folders/mistral", data];
     let words = folder.iter().chain(flags).map(ToString::to_string);
     match parse::<Program>(words)?.command {
         Command::Finetune(arguments) => Ok(arguments),
@@ -25,7 +31,11 @@ fn arguments(flags: &[&str]) -> Result<Arguments> {
 
 /// The configuration with `flags`, for single windows of 16 tokens.
 fn configured(flags: &[&str]) -> Result<String> {
-    let arguments = arguments(flags)?;
+    configured_on(TEXT, flags)
+}
+
+fn configured_on(data: &str, flags: &[&str]) -> Result<String> {
+    let arguments = arguments_on(data, flags)?;
     let written = arguments.written()?;
     let named = |error| naming(error, &written, &beside(&arguments.output()));
     arguments.configuration(&written).map_err(named)
@@ -95,10 +105,10 @@ fn what_other_programs_flags_are_here_is_taken() {
     let always = NAMES.iter().filter(|(_, ours)| !matches!(ours, Ours::By(_)));
     let always = always.map(|(theirs, ours)| (*theirs, ours.with(None)));
     let always = always.map(|(theirs, ours)| (theirs, ours.replace("BETA1", "0.9").replace("BETA2", "0.99")));
-    // The data configured here are text, which has no samples to count.
+    // The data configured here are text, which has no samples to count, and no pairs of answers.
     for (theirs, ours) in always
         .chain(answered)
-        .filter(|(_, ours)| !["TYPE", "eval_samples"].iter().any(|of| ours.contains(of)))
+        .filter(|(_, ours)| !["TYPE", "eval_samples", "preference."].iter().any(|of| ours.contains(of)))
     {
         let words =
             ours.split(' ').map(|word| word.trim_end_matches(',')).filter(|word| word.starts_with("--"));
@@ -109,6 +119,28 @@ fn what_other_programs_flags_are_here_is_taken() {
             assert!(config.is_ok(), "{theirs}: {ours}: {config:?}");
         }
     }
+}
+
+#[test]
+fn pairs_of_answers_need_a_loss_and_a_loss_of_pairs_needs_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("pairs.jsonl");
+    let pair = |number| format!("{{\"prompt\": \"a\", \"chosen\": \"b{number}\", \"rejected\": \"c\"}}\n");
+    std::fs::write(&file, (0..8).map(pair).collect::<String>()).expect("a file");
+    let file = file.display().to_string();
+    let of_pairs = |flags: &[&str]| configured_on(&file, &[&["--raw", SINGLE], flags].concat());
+    let refused = of_pairs(&[]).expect_err("refused").to_string();
+    assert!(
+        refused.contains("has `chosen` and `rejected`") && refused.contains("--preference dpo"),
+        "{refused}"
+    );
+    let refused = configured(&[SHORT, SINGLE, "--preference=dpo"]).expect_err("refused").to_string();
+    assert!(refused.contains("has no pairs of answers"), "{refused}");
+    let text = of_pairs(&["--preference=simpo", "--beta=1.5"]).expect("a configuration");
+    assert!(
+        text.contains("preference: { type: simpo, beta: 1.5 }") && text.contains("learning_rate: 2e-5"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -69,14 +69,14 @@ impl Record {
         }
     }
 
-    /// Refuses pairs of answers of which one is preferred (DPO): they belong to another kind of training.
+    /// Refuses pairs of answers of which one is preferred, where one answer is read.
     ///
     /// # Errors
     /// If the record is such a pair.
     pub fn refuse_preferences(&self) -> Result<()> {
         match ["chosen", "rejected"].iter().all(|key| self.fields.contains_key(*key)) {
             true => Err(self.error(
-                "has `chosen` and `rejected`: preferences (DPO) are not learned; write the answers that are to be learned as `messages`, or as `prompt` and `completion`",
+                "has `chosen` and `rejected`: pairs of answers are learned by finetune --preference, and evaluated by its --eval; elsewhere write one answer as `messages`, or as `prompt` and `completion`",
             )),
             false => Ok(()),
         }

@@ -17,7 +17,9 @@ use std::ops::Range;
 use std::path::Path;
 
 use self::conversation::Conversation;
+pub(super) use self::conversation::root;
 pub use self::form::ChatForm;
+pub(super) use self::message::is_list;
 pub use self::template::ChatTemplate;
 use self::turns::Written;
 use super::{Formed, plain};

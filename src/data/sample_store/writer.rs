@@ -94,7 +94,7 @@ impl StoreWriter {
     /// # Panics
     /// If an id is not below [`MOST_TOKENS`].
     pub fn push(&mut self, sample: Formed) -> Result<()> {
-        let Formed { tokens, targets, is_cut, notes, beside } = sample;
+        let Formed { tokens, targets, is_cut, notes, beside, rejected: _ } = sample;
         self.notes.said.add(notes);
         self.notes.beside.add(beside);
         let next = targets.last().filter(|target| **target != NO_LABEL);

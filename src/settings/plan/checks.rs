@@ -8,11 +8,15 @@ use crate::model::parameters::{Gpt, Spec};
 use crate::ranks::RankLayout;
 use crate::settings::Settings;
 use crate::settings::engine::{MAX_PARAMETERS, MAX_TENSORS, Source};
+use crate::settings::sections::metric::Metrics;
 use crate::settings::sections::model::{Pet, pet_path};
 use crate::settings::sections::monitor::{self, Monitor};
 use crate::settings::sections::run::Resume;
 
 const DEGREE: &str = "parallel_config.model_parallel";
+
+/// Tokens of a row with two answers, each of which has one to learn.
+const LEAST_OF_PAIR: usize = 4;
 
 /// Widths are divided in groups of this many columns, which one invocation of a kernel works on.
 const GROUP: usize = 4;
@@ -25,6 +29,34 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
     check_matrices(plan, source);
     check_stages(plan, source);
     check_monitor(plan, source);
+    check_preference(plan, source);
+}
+
+/// Reports what learning from pairs of answers cannot go with.
+fn check_preference(plan: &RunPlan, source: &Source) {
+    if plan.settings.preference.is_none() {
+        return;
+    }
+    let RankLayout { model, pipeline, .. } = plan.layout;
+    let fault = |path: &str, message: &str| source.fault(path, message);
+    if model > 1 {
+        fault(DEGREE, "not built with `preference`, whose ranks share the data alone; write 1");
+    }
+    if pipeline > 1 {
+        fault(
+            "parallel_config.pipeline_stage",
+            "not built with `preference`, whose ranks share the data alone; write 1",
+        );
+    }
+    if plan.model.multi_token.is_some() {
+        fault("preference", "is not built for a model that predicts several tokens; write `mtp_depth: 0`");
+    }
+    if plan.settings.metric != Metrics::default() {
+        fault("metric", "counts tokens, and the loss of `preference` is one of pairs; remove it");
+    }
+    if plan.model.seq_length < LEAST_OF_PAIR {
+        fault("model.model_config.seq_length", "has no room for two answers of two tokens; raise it");
+    }
 }
 
 /// Reports adapters of a new run whose model would be random: they would learn nothing that another model could use.

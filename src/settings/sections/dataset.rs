@@ -15,6 +15,7 @@ use paths::FORMATS;
 pub(crate) use replaced::drop_replaced;
 pub use rows::{DatasetKeys, Tokenizer};
 
+use crate::data::{Form, PackStrategy};
 use crate::settings::engine::*;
 use crate::settings::sections::run::Run;
 use std::path::Path;
@@ -28,6 +29,8 @@ pub struct Dataset {
     pub loader: Loader,
     /// `data_loader.config` of Megatron's loader.
     pub megatron: Option<Megatron>,
+    /// Whether its records are pairs of answers: a run with `preference`.
+    pub has_pairs: bool,
 }
 
 /// The section of the class around a data set.
@@ -45,7 +48,7 @@ pub(crate) fn read(source: &Source, section: &str) -> Option<Dataset> {
     let keys = DatasetKeys::read(&reader);
     check_task(source, &task, section);
     let (of_loader, loader, megatron) = loader::read(source, section)?;
-    let mut dataset = Dataset { keys, loader, megatron };
+    let mut dataset = Dataset { keys, loader, megatron, has_pairs: false };
     dataset.fill(&reader, &of_loader);
     Some(dataset)
 }
@@ -97,6 +100,30 @@ impl Dataset {
         placed.extend(megatron.map(|megatron| megatron.placed(format!("{path}.data_loader.config"))));
         placed.iter_mut().for_each(|section| section.decides = decides);
         placed
+    }
+
+    /// Makes pairs of answers of the records, for a run with `preference`; reports a loader at `path` that has none.
+    pub(crate) fn learn_pairs(&mut self, source: &Source, path: &str) {
+        self.has_pairs = true;
+        let loader = join(path, "data_loader");
+        if self.loader.kind != LoaderType::Chat && self.loader.kind != LoaderType::Memory {
+            let message =
+                format!("`preference` learns from pairs of answers; write `{}`", LoaderType::Chat.word());
+            source.fault(&join(&loader, "type"), message);
+        } else if self.loader.packing() == Some(PackStrategy::Truncate) {
+            source.fault(
+                &join(&loader, "packing"),
+                "would divide pairs of answers; write `best_fit` or `pack`",
+            );
+        }
+    }
+
+    /// How a record becomes a sample, or two.
+    pub(super) fn form(&self) -> Form {
+        match self.loader.form(&self.keys) {
+            Form::Chat(form) if self.has_pairs => Form::Preference(form),
+            form => form,
+        }
     }
 
     /// Moves the settings for documents of Megatron's loader to the data set's own keys, and checks that keys fit

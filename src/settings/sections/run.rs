@@ -83,7 +83,7 @@ rows! {
     }
     sections "trainer runner_config runner_wrapper optimizer lr_schedule grouped_lr_schedule train_dataset \
                 train_dataset_task eval_dataset eval_dataset_task model moe_config recompute_config swap_config \
-                monitor_config callbacks context parallel_config parallel sample metric tensorboard"
+                monitor_config preference callbacks context parallel_config parallel sample metric tensorboard"
 }
 
 /// The key that names the files that a file extends.

@@ -14,6 +14,7 @@ fn finished(state: StepState) -> FinishedStep {
         scaler: None,
         watched: WatchedStep::default(),
         ahead_loss: None,
+        preference: None,
         loads: None,
         hot_experts: None,
         at: Instant::now(),

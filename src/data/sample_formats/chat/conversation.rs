@@ -103,7 +103,7 @@ fn nothing_learned(messages: &[Message]) -> String {
 }
 
 /// The values of a record. Its keys are in order if its text is known.
-fn root(record: &Record) -> Value {
+pub(in crate::data::sample_formats) fn root(record: &Record) -> Value {
     let of_fields = || serde_json::to_string(&record.fields).and_then(|text| python::parse(&text));
     python::parse(&record.text).or_else(|_| of_fields()).unwrap_or_default()
 }

@@ -253,7 +253,7 @@ pub(super) fn first_key<'a>(
 }
 
 /// Whether a value is a list.
-pub(super) fn is_list(value: &Value) -> bool {
+pub(in crate::data::sample_formats) fn is_list(value: &Value) -> bool {
     value.kind() == ValueKind::Seq
 }
 

@@ -35,7 +35,7 @@ impl Dataset {
     /// # Errors
     /// If a file is missing or malformed, or a document rule needs an end of documents that is unknown.
     pub(crate) fn load(&self, codec: &Codec, spec: &BatchSpec, seed: u64) -> Result<LoadedSources> {
-        let Self { keys, loader, megatron: of_megatron } = self;
+        let Self { keys, loader, megatron: of_megatron, .. } = self;
         let files = &loader.files();
         let loaded = match loader.kind {
             LoaderType::Text | LoaderType::Jsonl => {
@@ -57,7 +57,7 @@ impl Dataset {
             }
             LoaderType::Prompts | LoaderType::Records | LoaderType::Chat => {
                 let held_out = HeldOut { samples: keys.eval_samples, seed };
-                let (files, form, packing) = (loader.record_files(), loader.form(keys), loader.packing());
+                let (files, form, packing) = (loader.record_files(), self.form(), loader.packing());
                 record_samples::load(&files, &form, packing, codec, spec.seq_length, held_out)?
             }
             LoaderType::CargoRegistry => {
@@ -84,9 +84,10 @@ impl Dataset {
         }
     }
 
-    /// Whether attention must keep documents apart: a rule says so, or samples are packed into rows.
+    /// Whether attention must keep documents apart: a rule says so, samples are packed into rows, or a row has two
+    /// answers.
     pub fn isolates_documents(&self) -> bool {
-        self.keys.reset_attention_mask || self.is_packed()
+        self.keys.reset_attention_mask || self.is_packed() || self.has_pairs
     }
 
     /// Whether several samples may share a row.
@@ -109,8 +110,8 @@ impl Dataset {
 
     /// How the data set's conversations become samples, if it has conversations.
     pub fn conversations(&self) -> Option<ChatForm> {
-        match self.loader.form(&self.keys) {
-            Form::Chat(form) => Some(form),
+        match self.form() {
+            Form::Chat(form) | Form::Preference(form) => Some(form),
             _ => None,
         }
     }
@@ -120,9 +121,7 @@ impl Dataset {
         match self.loader.kind {
             LoaderType::Text | LoaderType::Jsonl | LoaderType::CargoRegistry => true,
             LoaderType::Tokens | LoaderType::Megatron | LoaderType::MindRecord | LoaderType::Memory => false,
-            LoaderType::Prompts | LoaderType::Records | LoaderType::Chat => {
-                self.loader.form(&self.keys) != Form::Columns
-            }
+            LoaderType::Prompts | LoaderType::Records | LoaderType::Chat => self.form() != Form::Columns,
         }
     }
 }
