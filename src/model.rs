@@ -30,6 +30,8 @@ pub use buffers::ModelBuffers;
 pub use context::{Cache, ForwardContext, KeyCache, LinearCache, Masks, Mode, Training};
 pub use expert_state::ExpertState;
 pub(crate) use mixture::{widest_expert_tensor, widest_spread_tensor};
+#[cfg(feature = "cli")]
+pub(crate) use modules::ALL_LINEAR;
 pub use modules::ModuleList;
 pub use modules::adaptable;
 pub(crate) use modules::{Selected, adaptable_modules, adaptable_parameters, last_part, select_modules};

@@ -26,6 +26,7 @@ mod tests;
 
 pub use crate::ops::linear_cross_entropy::CrossEntropy;
 pub use head::HeadForm;
+pub use low_rank::LowRankMap;
 pub use parameter::Parameter;
 pub use route::{RouterLosses, Routing};
 

@@ -375,7 +375,7 @@ fn row_ranges(spec: &Spec, binding_bytes: u64) -> Result<Vec<(usize, usize)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{FactorInit, LowRank, Sizes};
+    use crate::model::config::{LowRank, Sizes};
 
     /// In a binding of 32 KiB fit 8,192 elements of f32, and the 16,384 of gate and up in 16 bits or fewer.
     #[test]
@@ -395,15 +395,7 @@ mod tests {
             seq_length: 8,
         };
         let modules = ["q_proj", "k_proj", "v_proj"].map(|name| format!("model.layers.0.self_attn.{name}"));
-        let low_rank = LowRank {
-            rank: 4,
-            alpha: 8.0,
-            dropout: 0.0,
-            init: FactorInit::default(),
-            base,
-            modules: modules.into(),
-            parameters: Default::default(),
-        };
+        let low_rank = LowRank { rank: 4, alpha: 8.0, base, modules: modules.into(), ..LowRank::default() };
         let model = ModelConfig { low_rank: Some(low_rank), compute, ..ModelConfig::llama(sizes) };
         let limits = Limits { binding_bytes: 32 << 10, buffer_bytes: 32 << 10 };
         let layout = ArenaLayout::new(Gpt::describe(&model), &limits).unwrap_or_else(|e| panic!("{e}"));

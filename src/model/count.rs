@@ -162,7 +162,7 @@ fn active(config: &ModelConfig, spec: &Spec) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{FactorInit, Family, LatentAttention, LowRank, Sizes};
+    use crate::model::config::{Family, LatentAttention, LowRank, Sizes};
     use crate::model::parameters::tests::mixture_example;
     use crate::model::select_modules;
 
@@ -326,11 +326,9 @@ mod tests {
         let low_rank = LowRank {
             rank: 3,
             alpha: 3.0,
-            dropout: 0.0,
-            init: FactorInit::default(),
-            base: None,
             modules: selected.modules,
             parameters: selected.parameters,
+            ..LowRank::default()
         };
         let adapted = ModelConfig { low_rank: Some(low_rank), ..config };
         let factors = 3 * (8 + 2 * 5 + 5 + 8);

@@ -8,7 +8,7 @@
 //!
 //! What may differ between layers is read from [`ModelConfig::layer`](super::config::ModelConfig::layer).
 
-use super::config::{Activation, Gate, LowRank, Norm, NormPlacement, ParallelResidual};
+use super::config::{Activation, Gate, Norm, NormPlacement, ParallelResidual};
 use super::context::{DropoutSite, ForwardContext};
 use super::multi_token::Prediction;
 use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt, Linear, Lora, NormWeights};
@@ -518,7 +518,7 @@ impl Lora<Parameter> {
         factor: Option<f32>,
         ranks: Option<&MatrixRanks>,
     ) -> Var {
-        let scale = ctx.config.low_rank.as_ref().map_or(1.0, LowRank::scale) as f32 * factor.unwrap_or(1.0);
+        let scale = self.scale * factor.unwrap_or(1.0);
         let cols = x.tensor.cols;
         let part = ranks.map(|ranks| MaskPart {
             first_row: 0,
@@ -527,8 +527,7 @@ impl Lora<Parameter> {
         });
         let dropout = ctx.dropout(DropoutSite::AdapterInput(self.layer, self.place));
         let dropout = dropout.map(|dropout| Dropout { part, ..dropout });
-        let z = tape.scope("lora_a", |tape| tape.low_rank_down(x, &self.a, dropout, scale)); // (N, k · padded r)
-        let ranges = self.outputs.iter().map(|range| (range.first, range.count)).collect();
-        tape.scope("lora_b", |tape| tape.low_rank_up(y, z, &self.b, ranges))
+        let z = tape.scope("lora_a", |tape| tape.low_rank_down(x, &self.a, dropout, scale)); // (N, sum of padded r)
+        tape.scope("lora_b", |tape| tape.low_rank_up(y, z, &self.b, self.maps.clone()))
     }
 }

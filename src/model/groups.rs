@@ -23,6 +23,11 @@ pub struct Grouping {
     /// With adapters: globs of parameters of the model that train. Parameters that `holds` matches too are not
     /// affected.
     pub releases: Vec<String>,
+    /// With adapters: names, or ends of names, of modules of the model that train as a whole, as PEFT's
+    /// `modules_to_save`.
+    pub saves: Vec<String>,
+    /// The group of B of adapters and of all vectors that train, where they are in no other (LoRA+).
+    pub second_factors: Option<usize>,
     /// Matrices without weight decay.
     pub no_decay: Vec<String>,
     /// Patterns of the groups 1, 2, ...; parameters that match none are in group 0.
@@ -43,6 +48,8 @@ pub enum List {
     Holds,
     /// [`Grouping::releases`]
     Releases,
+    /// [`Grouping::saves`]
+    Saves,
     /// [`Grouping::no_decay`]
     NoDecay,
     /// An element of [`Grouping::groups`], counted from 0.
@@ -76,25 +83,30 @@ impl Grouping {
         let excluded = matches(&specs, List::FreezeExclude, &self.freeze_exclude)?;
         let held = matches(&specs, List::Holds, &self.holds)?;
         let released = matches(&specs, List::Releases, &self.releases)?;
+        let saved = matches(&specs, List::Saves, &self.saves)?;
+        let trains = |index: usize| released[index] || saved[index];
         let exempt = matches(&specs, List::NoDecay, &self.no_decay)?;
         let groups = self.groups_of(&specs)?;
-        let quantised =
-            (0..).zip(&specs).find(|(index, spec)| released[*index] && spec.compute.is_quantised());
-        if let Some((_, spec)) = quantised {
+        let quantised = (0..).zip(&specs).find(|(index, spec)| trains(*index) && spec.compute.is_quantised());
+        if let Some((index, spec)) = quantised {
             let message = format!(
                 "{} is quantised by base_dtype, and what trains cannot be; remove one of them",
                 spec.path
             );
-            return Err(Misfit { list: List::Releases, message });
+            let list = if saved[index] { List::Saves } else { List::Releases };
+            return Err(Misfit { list, message });
         }
         for (index, spec) in specs.iter_mut().enumerate() {
             let is_map = matches!(spec.role, Role::Matrix | Role::ExpertStack { .. });
-            if held[index] != released[index] {
-                spec.trains = released[index] && spec.role != Role::Constant;
+            if held[index] != trains(index) {
+                spec.trains = trains(index) && spec.role != Role::Constant;
             }
             spec.trains &= !frozen[index] || excluded[index];
             spec.decays &= !exempt[index];
-            spec.group = groups[index];
+            spec.group = match self.second_factors.filter(|_| groups[index] == 0 && spec.trains) {
+                Some(group) if spec.is_second_factor() || spec.is_of_vectors() => group,
+                _ => groups[index],
+            };
             spec.rule = if is_map { self.matrices } else { UpdateRule::Elementwise };
         }
         if specs.iter().any(|spec| spec.trains) {
@@ -186,6 +198,7 @@ fn matches(specs: &[Spec], list: List, patterns: &[String]) -> Result<Vec<bool>,
 fn compiled(list: List, pattern: &str) -> Result<Regex, String> {
     match list {
         List::Holds | List::Releases => compile(&regex_of(pattern)),
+        List::Saves => compile(&regex_of(&format!("*{pattern}.*"))),
         List::Freeze | List::FreezeExclude | List::NoDecay | List::Group(_) => compile(pattern),
     }
 }
@@ -198,6 +211,13 @@ pub fn compile(pattern: &str) -> Result<Regex, String> {
         let remedy = if pattern.starts_with('*') { "; write `.*` for any text" } else { "" };
         format!("`{}` is no regular expression: {reason}{remedy}", pattern.escape_debug())
     })
+}
+
+/// Compiles a pattern of PEFT's `rank_pattern` and `alpha_pattern`, which matches a name from its start or from a part of
+/// it, to its end; the error is a sentence.
+pub(crate) fn compile_end(pattern: &str) -> Result<Regex, String> {
+    compile(pattern)?;
+    compile(&format!(r"^(?:.*\.)?(?:{pattern})$"))
 }
 
 /// The regular expression for names that match `glob` as a whole; in it `*` stands for any text and `?` for a

@@ -294,9 +294,8 @@ fn adapted<'p>(
     [x, y]: [Var; 2],
     work: &WorkList,
 ) -> Var {
-    let Some(ExpertLora { a, b }) = lora.filter(|_| ctx.adapts()) else { return y };
-    let scale = ctx.config.low_rank.as_ref().map_or(1.0, LowRank::scale) as f32;
-    let z = tape.scope("lora_a", |tape| tape.grouped_low_rank_down(x, a, work, scale)); // (R, r)
+    let Some(ExpertLora { a, b, scale }) = lora.filter(|_| ctx.adapts()) else { return y };
+    let z = tape.scope("lora_a", |tape| tape.grouped_low_rank_down(x, a, work, *scale)); // (R, r)
     tape.scope("lora_b", |tape| tape.grouped_low_rank_up(y, z, b, work))
 }
 
@@ -415,6 +414,6 @@ fn widest(config: &ModelConfig, mixture: &MixtureConfig, rows: u32) -> [u64; 2] 
         Activation::Gelu(_) | Activation::Xielu => mixture.intermediate_size,
     };
     let adapted = config.low_rank.as_ref().filter(|low_rank| !low_rank.parameters.is_empty());
-    let rank = adapted.map_or(0, |low_rank| low_rank.rank);
+    let rank = adapted.map_or(0, LowRank::largest_rank);
     [u64::from(rows), inner.max(config.hidden_size).max(rank) as u64]
 }

@@ -5,12 +5,14 @@
 //! expression that must match from the start of a name or of a component of it: `wq`, `attention.wq` and `.*wq` mean
 //! the same. MindFormers matches only the last component, PEFT the last component or the whole name.
 //!
+//! The word `all-linear` stands for every map that PEFT takes by it: all but the head and the experts.
+//!
 //! MindFormers does not descend into a group of layers that a pattern matches.
 //!
 //! The matrices of all experts of a layer are one parameter in `transformers` (`model.layers.0.mlp.experts.down_proj`),
 //! whatever files hold. Patterns of their own select these.
 
-use super::config::{FactorInit, LowRank, ModelConfig};
+use super::config::{LowRank, ModelConfig};
 use super::groups;
 use super::names::{EXPERT_PARAMETERS, MixtureNames, Names, megatron_name};
 use super::parameters::{Gpt, Piece, Place, Role, Spec, adapted_module, module_of};
@@ -39,7 +41,12 @@ struct Module {
     can_adapt: bool,
     /// Whether it is of an expert.
     is_of_expert: bool,
+    /// Whether PEFT takes it for a linear layer, other than the head; it takes routers, too.
+    is_linear: bool,
 }
+
+/// The word for all linear layers that are no head, PEFT's.
+pub(crate) const ALL_LINEAR: &str = "all-linear";
 
 /// What adapters adapt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +71,11 @@ pub(crate) fn select_modules(
 ) -> Result<Selected, (ModuleList, String)> {
     let (modules, stacks) = (modules(config), expert_stacks(config));
     let in_list = |list: ModuleList| move |message: String| (list, message);
-    let taken = matches(&modules, targets, "linear layer").map_err(in_list(ModuleList::Targets))?;
+    let (all_linear, others): (Vec<String>, _) = targets.iter().cloned().partition(|of| of == ALL_LINEAR);
+    let mut taken = matches(&modules, &others, "linear layer").map_err(in_list(ModuleList::Targets))?;
+    if !all_linear.is_empty() {
+        taken.iter_mut().zip(&modules).for_each(|(taken, module)| *taken |= module.is_linear);
+    }
     let taken_stacks =
         matches(&stacks, parameters, "matrices of all experts").map_err(in_list(ModuleList::Parameters))?;
     let all: Vec<Module> = modules.into_iter().chain(stacks).collect();
@@ -139,7 +150,7 @@ fn expert_stacks(config: &ModelConfig) -> Vec<Module> {
         let name = format!("{}.{layer}.{module}.{parameter}", Names::of_model(config).layers);
         let megatron = megatron_name(&spec.path).map(|name| module_of(&name).to_string());
         let names = [name.clone(), spec.path.clone()].into_iter().chain(megatron).collect();
-        Some(Module { name, names, can_adapt: true, is_of_expert: true })
+        Some(Module { name, names, can_adapt: true, is_of_expert: true, is_linear: false })
     };
     specs.iter().filter_map(stack).collect()
 }
@@ -151,15 +162,7 @@ fn modules(config: &ModelConfig) -> Vec<Module> {
     let pieces =
         || specs.iter().flat_map(|spec| (0..).zip(&spec.pieces).map(move |(i, piece)| (spec, i, piece)));
     let all = pieces().map(|(_, _, piece)| module_of(&piece.name).to_string()).collect();
-    let low_rank = Some(LowRank {
-        rank: 1,
-        alpha: 1.0,
-        dropout: 0.0,
-        init: FactorInit::default(),
-        base: None,
-        modules: all,
-        parameters: BTreeSet::new(),
-    });
+    let low_rank = Some(LowRank { rank: 1, alpha: 1.0, modules: all, ..LowRank::default() });
     let adapted = Gpt::describe(&ModelConfig { low_rank, ..config.clone() });
     let factors = adapted.iter().filter(|spec| spec.role.is_factor()).flat_map(|spec| &spec.pieces);
     let can_adapt: BTreeSet<&str> = factors.filter_map(|piece| adapted_module(&piece.name)).collect();
@@ -176,7 +179,9 @@ fn module(spec: &Spec, index: usize, piece: &Piece, can_adapt: &BTreeSet<&str>) 
     let theirs = originals_names(place, own, index).map(|leaf| format!("{place}.{leaf}"));
     let names = [name.clone()].into_iter().chain(megatron).chain(theirs).collect();
     let is_of_expert = spec.role.stacked_experts().is_some();
-    Some(Module { name, names, can_adapt, is_of_expert })
+    let is_linear =
+        matches!(spec.role, Role::Matrix | Role::Router) && !spec.path.starts_with("multi_token.");
+    Some(Module { name, names, can_adapt, is_of_expert, is_linear })
 }
 
 /// The names in MindFormers' models of piece number `index` of the parameter `own` in `place`: on its own, or as a part

@@ -27,7 +27,7 @@ pub use feed_forward::{
 pub use latent::{Latent, LatentQueries};
 pub use linear::LinearMixer;
 pub(crate) use lora::{BASE_LAYER, PEFT_PREFIX, adapted_module};
-pub use lora::{ColumnRange, ExpertLora, Lora, module_of};
+pub use lora::{ExpertLora, Lora, module_of};
 pub use multi_token::MultiTokenBlock;
 pub use per_layer::{LayerInput, PerLayer};
 pub use share::{Applies, Repeated, Section, Share, Split, Strip};

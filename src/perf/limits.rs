@@ -3,7 +3,7 @@
 use crate::element::stride_of;
 use crate::error::{Error, Result};
 use crate::kernels::Capabilities;
-use crate::model::config::{Activation, LayerConfig, ModelConfig};
+use crate::model::config::{Activation, LayerConfig, LowRank, ModelConfig};
 use crate::model::{widest_expert_tensor, widest_spread_tensor};
 use crate::ops::linear_cross_entropy;
 use crate::ops::spread::ExpertRanks;
@@ -168,7 +168,8 @@ fn widest_row(model: &ModelConfig) -> usize {
         shared.max(mixture.experts()).max(mixture.chosen())
     });
     // At most three adapters are stacked.
-    let of_adapters = model.low_rank.as_ref().map_or(0, |low_rank| 3 * low_rank.padded_rank());
+    let of_adapters =
+        model.low_rank.as_ref().map_or(0, |low_rank| 3 * low_rank.largest_rank().next_multiple_of(4));
     let of_inputs = model.per_layer_width.map_or(0, |width| width * model.num_layers);
     let of_embedding = model.embedding_width.unwrap_or(0);
     model.hidden_size.max(of_embedding).max(of_layers).max(of_experts).max(of_adapters).max(of_inputs)
@@ -182,7 +183,8 @@ fn check_launches(
     capabilities: &Capabilities,
     smaller: &str,
 ) -> Result<()> {
-    let rank = model.low_rank.as_ref().filter(|of| !of.parameters.is_empty()).map_or(0, |of| of.rank);
+    let rank =
+        model.low_rank.as_ref().filter(|of| !of.parameters.is_empty()).map_or(0, LowRank::largest_rank);
     if rank > MAX_COLUMNS as usize {
         let what =
             format!("adapters of experts have a rank of {rank}, and the kernels take {MAX_COLUMNS} at most");

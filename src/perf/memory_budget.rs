@@ -127,7 +127,7 @@ pub(crate) fn mib(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::{FactorInit, LowRank, Recomputed, Sizes};
+    use crate::model::config::{LowRank, Recomputed, Sizes};
 
     fn model() -> ModelConfig {
         ModelConfig::llama(Sizes {
@@ -141,16 +141,7 @@ mod tests {
     }
 
     fn low_rank() -> LowRank {
-        let init = FactorInit::HeUniform;
-        LowRank {
-            rank: 4,
-            alpha: 8.0,
-            dropout: 0.0,
-            init,
-            base: Some(Element::Nf4),
-            modules: Default::default(),
-            parameters: Default::default(),
-        }
+        LowRank { rank: 4, alpha: 8.0, base: Some(Element::Nf4), ..LowRank::default() }
     }
 
     fn layers(numbers: &[usize]) -> Recomputed {

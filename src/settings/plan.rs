@@ -68,7 +68,9 @@ impl RunPlan {
             return None;
         }
         if let Some(pet) = &settings.model.pet_config {
-            model.low_rank = Some(low_rank(pet, &model, source)?);
+            let is_untied = pet.unties(&model);
+            model.tie_word_embeddings &= !is_untied;
+            model.low_rank = Some(LowRank { is_untied, ..low_rank(pet, &model, source)? });
             check_base(&settings, pet, source);
             if !is_of_possible_size(&model, source) {
                 return None;
@@ -87,6 +89,8 @@ impl RunPlan {
         Grouping {
             holds: pet.map(|pet| pet.freeze_include.clone()).unwrap_or_default(),
             releases: pet.map(|pet| pet.freeze_exclude.clone()).unwrap_or_default(),
+            saves: pet.map(|pet| pet.saved_modules(&self.model)).unwrap_or_default(),
+            second_factors: pet.filter(|pet| pet.has_own_rate_of_b()).map(|_| 1 + groups.len()),
             freeze: model.freeze.clone(),
             freeze_exclude: model.freeze_exclude.clone(),
             no_decay: run.no_decay_params.clone(),
@@ -117,6 +121,12 @@ impl RunPlan {
         }
         low_rank.base = Some(base.element());
         Some(plan)
+    }
+
+    /// Number of parameter groups with a schedule of their own.
+    pub(crate) fn groups(&self) -> usize {
+        let has_own_rate = self.settings.model.pet_config.as_ref().is_some_and(Pet::has_own_rate_of_b);
+        self.settings.groups.len() + usize::from(has_own_rate)
     }
 
     /// The weight decay of a parameter group's matrices.

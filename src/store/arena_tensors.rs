@@ -13,13 +13,13 @@
 use super::lora::{self, ComputedTensors};
 use super::peft_modules;
 use super::tensor_file::TensorInfo;
-use super::weight_files::WeightFiles;
+use super::weight_files::{HEAD, WeightFiles};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::model::arena::{Arena, ArenaLayout, Part};
 use crate::model::config::LowRank;
 use crate::model::init::initial_row;
-use crate::model::parameters::{Piece, Spec, Stack, Strip};
+use crate::model::parameters::{Piece, Role, Spec, Stack, Strip};
 use crate::record::Tensor;
 use safetensors::Dtype;
 use std::ops::Range;
@@ -71,6 +71,16 @@ impl<'a> ArenaTensor<'a> {
     /// Whether the tensor is a factor of an adapter.
     pub fn is_adapter(&self) -> bool {
         self.spec.role.is_factor()
+    }
+
+    /// Whether the tensor is the embedding.
+    pub fn is_embedding(&self) -> bool {
+        self.spec.role == Role::Embedding
+    }
+
+    /// The same tensor under another name.
+    pub fn named(&self, name: &str) -> Self {
+        Self { name: name.to_string(), ..*self }
     }
 
     /// This tensor under its name in the file of the adapters `low_rank`.
@@ -249,6 +259,8 @@ pub(super) struct Homes<'a> {
     pub adapters: Option<&'a WeightFiles>,
     /// The tensors that are computed from both.
     pub computed: Option<&'a ComputedTensors>,
+    /// The name of the embedding in the files of the model, if it is the head there, too, and the head's first values.
+    pub head: Option<&'a str>,
 }
 
 /// Where a tensor is read from.
@@ -276,8 +288,7 @@ impl<'a> Homes<'a> {
                 return Some(Home { file, name, computed: Some(computed) });
             }
             let kept = || self.adapters.and_then(|file| Some((file, peft_modules::find(file, &name)?)));
-            let in_base =
-                || self.computed.map_or(name.as_str(), |computed| computed.in_base(&name)).to_string();
+            let in_base = || self.head.filter(|_| name == HEAD).unwrap_or(&name).to_string();
             match spec.role {
                 role if role.is_factor() => self.adapters.map(|file| home((file, name))),
                 _ => kept().or_else(|| Some((self.model?, in_base()))).map(home),

@@ -37,7 +37,7 @@ use super::router_tensors;
 use super::tensor_set::TensorSet;
 use super::trainer_state::TrainerState;
 use super::weight_faults::OTHER_MODEL;
-use super::weight_files::{STEM, WeightFiles, name_of};
+use super::weight_files::{EMBEDDINGS, HEAD, STEM, WeightFiles, name_of};
 use super::weight_index::files_of;
 use super::wrapped;
 use crate::element::Element;
@@ -157,8 +157,14 @@ impl<'a> Saving<'a> {
         let WeightTensors { whole, experts, low_rank: Some(low_rank), .. } = self.own() else {
             return Ok(());
         };
+        let has_head = whole.iter().any(|spec| spec.role == Role::Head);
+        let repeats_head = low_rank.ensures_tying && !has_head;
         let in_adapter = |list: Vec<ArenaTensor<'a>>| -> Vec<_> {
-            list.into_iter().map(|tensor| tensor.in_adapter(low_rank)).collect()
+            // PEFT reads the head that an embedding is, too, by itself.
+            let is_head = |tensor: &ArenaTensor<'a>| repeats_head && tensor.is_embedding();
+            let head = |tensor: &ArenaTensor<'a>| is_head(tensor).then(|| tensor.named(HEAD));
+            let with_head = list.into_iter().flat_map(|tensor| [head(&tensor), Some(tensor)]).flatten();
+            with_head.map(|tensor| tensor.in_adapter(low_rank)).collect()
         };
         let adapters: Vec<Vec<_>> = self.parts(true).into_iter().map(in_adapter).collect();
         let biases = router_tensors::biases(experts);
@@ -254,15 +260,15 @@ pub(crate) fn load(
         (_, None) => router_tensors::load(&biases, &WeightFiles::open(folder)?, true, &write)?,
     }
     router_tensors::load(&router_tensors::capacities(experts), &optimizer, true, &write)?;
-    let homes = Homes { model: Some(&optimizer), adapters: Some(&optimizer), computed: None };
+    let homes = Homes { model: Some(&optimizer), adapters: Some(&optimizer), computed: None, head: None };
     arena_tensors::load(layout, tensors.first_moments, homes, "exp_avg.", &write)?;
     arena_tensors::load(layout, tensors.second_moments, homes, "exp_avg_sq.", &write)?;
     Ok((state, base))
 }
 
 /// Reads weights alone, and the biases of routers if the files have them. `path` is a safetensors file, the index of
-/// several, a folder with either, or a checkpoint that names its base. Returns what was read. Adapters that lie beside
-/// the weights are read too. Tensors that the model has no place for are left out if `is_partial`.
+/// several, a folder with either, or a checkpoint that names its base. Returns what was read. Adapters that lie beside the
+/// weights are read too. Tensors that the model has no place for are left out if `is_partial`.
 ///
 /// # Errors
 /// A file that is missing or damaged; a tensor that is missing, of another shape, or without a place.
@@ -288,7 +294,8 @@ fn check_trained(weights: WeightTensors<'_>, adapter: &Adapter, low_rank: &LowRa
     }
     let biases =
         router_tensors::biases(weights.experts.filter(|experts| experts.bias_update_rate().is_some()));
-    match peft_modules::untrained(&adapter.files, weights.whole, &biases) {
+    let mut untrained = peft_modules::untrained(&adapter.files, weights.whole, &biases);
+    match untrained.find(|name| !adapter.repeats_head(name)) {
         None => Ok(()),
         Some(name) => Err(Error::file(
             &adapter.weights,
@@ -334,10 +341,14 @@ fn load_resolved(
         }
         (_, None) => None,
     };
+    // A head that the base ties to its embedding becomes a copy of it once either of them trains by itself.
+    let has_own_head = adapters.is_some() || low_rank.is_some_and(|low_rank| low_rank.is_untied);
+    let head = EMBEDDINGS.into_iter().find(|name| file.holds(name));
     let homes = Homes {
         model: Some(&file),
         adapters: adapters.as_ref().map(|adapted| &adapted.adapter.files),
         computed: adapters.as_ref().map(|adapted| &adapted.computed),
+        head: head.filter(|_| has_own_head && !file.holds(HEAD)),
     };
     arena_tensors::check(layout, arena, homes, "")?;
     if let Some(Adapted { adapter, .. }) = &adapters {
@@ -393,7 +404,7 @@ pub(crate) fn load_lora(
     let adapter = Adapter::open(&lora::required(&chosen(path)?)?)?;
     check_trained(weights, &adapter, low_rank)?;
     let file = &adapter.files;
-    let homes = Homes { model: None, adapters: Some(file), computed: None };
+    let homes = Homes { model: None, adapters: Some(file), computed: None, head: None };
     arena_tensors::check(weights.layout, weights.arena, homes, "")?;
     check_places(weights, &adapter)?;
     arena_tensors::load(weights.layout, weights.arena, homes, "", &write)?;

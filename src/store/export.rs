@@ -79,7 +79,7 @@ fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: &Path)
     let opened = Adapter::open(adapter)?;
     let factors = &opened.files;
     let (names, mut infos) = (factors.names(), Vec::new());
-    let (mut modules, mut parameters) = (BTreeSet::new(), BTreeSet::new());
+    let (mut modules, mut parameters) = (BTreeMap::new(), BTreeMap::new());
     let rename = |module: &str| module_in(folder, module).map_err(|why| Error::file(adapter, why));
     for name in &names {
         let kept = peft_modules::parameter_of(name);
@@ -88,13 +88,13 @@ fn export_adapter(adapter: &Path, folder: &WeightFiles, like: &Path, out: &Path)
             let of_folder = experts_in(folder, parameter).map_err(|why| Error::file(adapter, why))?;
             let wrapper = module.replacen(parts(parameter).0, parts(&of_folder).0, 1);
             infos.push(TensorInfo { name: name.replace(module, &wrapper), ..factors.info(name)? });
-            parameters.insert(of_folder);
+            parameters.insert(of_folder, parameter.to_string());
             continue;
         }
         let of_folder = rename(module)?;
         infos.push(TensorInfo { name: name.replace(module, &of_folder), ..factors.info(name)? });
         if kept.is_none() {
-            modules.insert(of_folder);
+            modules.insert(of_folder, module.to_string());
         }
     }
     let config = lora::config_for(adapter, like, [&modules, &parameters], rename)?;
@@ -122,6 +122,9 @@ fn experts_in(folder: &WeightFiles, parameter: &str) -> std::result::Result<Stri
 /// The name of our `module` in the class of `folder`, or why it has no such module.
 fn module_in(folder: &WeightFiles, module: &str) -> std::result::Result<String, String> {
     let matrix = format!("{module}.weight");
+    if matrix == HEAD && folder.stored(HEAD).is_none() && EMBEDDINGS.iter().any(|name| folder.holds(name)) {
+        return Ok(module.to_string()); // of a model whose embedding is its head, too
+    }
     let place = folder.stored(&matrix).and_then(|stored| Some((stored, folder.info(&matrix).ok()?)));
     let Some((stored, TensorInfo { shape, .. })) = place else {
         return Err(format!(

@@ -25,7 +25,7 @@ use crate::model::last_part;
 use crate::model::names::EXPERT_PARAMETERS;
 use crate::model::parameters::{Role, Spec, module_of};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The folder of a checkpoint's adapters.
@@ -76,12 +76,16 @@ pub(super) fn write_config(
     modules_to_save: &BTreeSet<String>,
 ) -> Result<()> {
     let modules_to_save = Some(modules_to_save).filter(|modules| !modules.is_empty());
+    let (ranks, alphas) = (by_pattern(low_rank, &low_rank.ranks), by_pattern(low_rank, &low_rank.alphas));
     let config = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "r": low_rank.rank,
         "lora_alpha": low_rank.alpha,
+        "use_rslora": low_rank.is_rank_stabilised,
+        "rank_pattern": ranks,
+        "alpha_pattern": alphas,
         "lora_dropout": low_rank.dropout,
         "target_modules": target_modules(low_rank, whole),
         "target_parameters": target_parameters(low_rank, whole),
@@ -89,6 +93,7 @@ pub(super) fn write_config(
         "bias": "none",
         "init_lora_weights": true,
         "modules_to_save": modules_to_save,
+        "ensure_weight_tying": low_rank.ensures_tying,
         "inference_mode": true,
     });
     let bytes = serde_json::to_vec_pretty(&config).map_err(|error| Error::file(folder, error))?;
@@ -96,32 +101,55 @@ pub(super) fn write_config(
 }
 
 /// The `adapter_config.json` beside the adapter in `weights`, rewritten for the model in `folder`. There the adapted
-/// modules are called `modules`, and parameters of experts `parameters`, and `rename` returns the name of a module that
-/// trained beside the adapter.
+/// modules are called `modules`, and parameters of experts `parameters`, each with its name in the file that is
+/// rewritten, and `rename` returns the name of a module that trained beside the adapter.
 ///
 /// # Errors
 /// The file is missing, or is not of low-rank adapters.
 pub(super) fn config_for(
     weights: &Path,
     folder: &Path,
-    [modules, parameters]: [&BTreeSet<String>; 2],
+    [modules, parameters]: [&BTreeMap<String, String>; 2],
     rename: impl Fn(&str) -> Result<String>,
 ) -> Result<Vec<u8>> {
     let path = weights.with_file_name(CONFIG);
-    if LoraConfig::beside(weights)?.is_none() {
+    let Some(read) = LoraConfig::beside(weights)? else {
         return Err(Error::file(&path, "is missing; name a checkpoint, or the folder that PEFT saved"));
-    }
+    };
     let mut config: Value = read_json(&path, KIND, REMEDY)?;
     config["base_model_name_or_path"] = folder.display().to_string().into();
-    config["target_modules"] = json!(modules);
+    config["target_modules"] = modules.keys().map(String::as_str).collect();
     if !parameters.is_empty() {
-        config["target_parameters"] = json!(parameters);
+        config["target_parameters"] = parameters.keys().map(String::as_str).collect();
+    }
+    let all: Vec<(&String, &String)> = modules.iter().chain(parameters).collect();
+    let with_patterns = |key: &&str| config[*key].as_object().is_some_and(|patterns| !patterns.is_empty());
+    for key in ["rank_pattern", "alpha_pattern"].into_iter().filter(with_patterns).collect::<Vec<_>>() {
+        let value = |own: &String| match key {
+            "rank_pattern" => json!(read.rank_of(own)),
+            _ => json!(read.alpha_of(own)),
+        };
+        config[key] = all.iter().map(|(name, own)| ((*name).clone(), value(own))).collect();
     }
     if let Some(saved) = config["modules_to_save"].as_array() {
         let saved = saved.iter().filter_map(Value::as_str).map(rename).collect::<Result<Vec<_>>>()?;
         config["modules_to_save"] = saved.into();
     }
     serde_json::to_vec_pretty(&config).map_err(|error| Error::file(&path, error))
+}
+
+/// The values of some adapters under patterns that match their names: the last part of a name if all adapters of that
+/// part have the same value, otherwise the whole name.
+fn by_pattern<'a, T: Copy + PartialEq>(
+    low_rank: &'a LowRank,
+    values: &'a BTreeMap<String, T>,
+) -> BTreeMap<&'a str, T> {
+    let pattern = |(name, value): (&'a String, &T)| {
+        let mut alike = low_rank.names().filter(|other| last_part(other) == last_part(name));
+        let is_common = alike.all(|other| values.get(other) == Some(value));
+        (if is_common { last_part(name) } else { name.as_str() }, *value)
+    };
+    values.iter().map(pattern).collect()
 }
 
 /// The names by which PEFT finds the modules that have adapters: the last part of a name if it names no other module,

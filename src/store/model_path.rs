@@ -204,14 +204,51 @@ impl StandaloneAdapter {
         }
     }
 
+    /// The keys of a `pet_config` that trains the adapter further.
+    ///
+    /// # Errors
+    /// It computes more than runs train.
+    #[cfg(feature = "cli")]
+    pub fn training_keys(&self) -> Result<Vec<(&'static str, Value)>> {
+        let adapter = Adapter::open(&self.weights)?;
+        let config = adapter.config()?;
+        let names: Vec<String> = adapter.keys().map(str::to_string).collect();
+        let of_names = |value: &dyn Fn(&str) -> Value| -> Value {
+            names.iter().map(|name| (regex::escape(&wrapped::alone(name)), value(name))).collect()
+        };
+        let first = names.first().map_or("", String::as_str);
+        let is_alike = names.iter().all(|name| {
+            (config.rank_of(name), config.alpha_of(name)) == (config.rank_of(first), config.alpha_of(first))
+        });
+        let mut keys = vec![
+            ("lora_rank", json!(config.rank_of(first))),
+            ("lora_alpha", json!(config.alpha_of(first))),
+            ("use_rslora", json!(config.is_rank_stabilised())),
+            ("target_modules", self.patterns(&self.modules)),
+            ("target_parameters", self.patterns(&self.parameters)),
+            ("modules_to_save", json!(config.modules_to_save.clone().unwrap_or_default())),
+            ("ensure_weight_tying", json!(config.ensure_weight_tying)),
+            ("adapter_path", json!(self.weights.display().to_string())),
+        ];
+        if !is_alike {
+            keys.push(("rank_pattern", of_names(&|name| json!(config.rank_of(name)))));
+            keys.push(("alpha_pattern", of_names(&|name| json!(config.alpha_of(name)))));
+        }
+        Ok(keys)
+    }
+
+    /// Patterns that match these names alone.
+    fn patterns(&self, names: &BTreeSet<String>) -> Value {
+        names.iter().map(|name| format!("{}$", regex::escape(name))).collect()
+    }
+
     /// The `pet_config` of a run with the adapter on its base.
     pub fn pet_config(&self) -> Value {
-        let patterns = |names: &BTreeSet<String>| -> Vec<String> {
-            names.iter().map(|name| format!("{}$", regex::escape(name))).collect()
-        };
         json!({
             "pet_type": "lora", "lora_rank": self.rank, "lora_alpha": self.alpha, "random_base": true, "lora_dropout": 0,
-            "target_modules": patterns(&self.modules), "target_parameters": patterns(&self.parameters),
+            "use_rslora": false, "rank_pattern": {}, "alpha_pattern": {}, "modules_to_save": [],
+            "ensure_weight_tying": false, "loraplus_lr_ratio": 1,
+            "target_modules": self.patterns(&self.modules), "target_parameters": self.patterns(&self.parameters),
             "exclude_layers": [], "freeze_include": [], "freeze_exclude": [],
         })
     }

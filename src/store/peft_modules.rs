@@ -4,7 +4,7 @@
 //! Any other tensor of its file it writes to the model itself, under the name that the parameter then has. So a module
 //! is listed if all of it is in the file. Other parameters are found by name alone: a bias whose matrix is frozen, the
 //! parameters inside an adapted module, and an embedding that is also the head, since PEFT would give the head no copy
-//! of it.
+//! of it unless it `ensures_weight_tying`.
 
 use super::router_tensors::RouterTensor;
 use super::tensor_file::TensorInfo;
@@ -74,7 +74,8 @@ pub(super) fn modules_to_save(
     let is_tied = !of_model().flat_map(|spec| &spec.pieces).any(|piece| piece.name == HEAD);
     let mut modules: BTreeMap<&str, bool> = BTreeMap::new();
     for spec in of_model() {
-        let is_saved = spec.trains && !(is_tied && spec.role == Role::Embedding);
+        let is_head_too = is_tied && !low_rank.ensures_tying && spec.role == Role::Embedding;
+        let is_saved = spec.trains && !is_head_too;
         for piece in &spec.pieces {
             *modules.entry(parts(&piece.name).0).or_insert(true) &= is_saved;
         }
@@ -88,15 +89,20 @@ pub(super) fn modules_to_save(
     whole.map(|(module, _)| module.to_string()).collect()
 }
 
-/// The first tensor in the adapter's file that no parameter of `whole` trains, and that checkpoints would therefore
-/// lose.
-pub(super) fn untrained(adapter: &WeightFiles, whole: &[Spec], biases: &[RouterTensor]) -> Option<String> {
+/// The tensors in the adapter's file that no parameter of `whole` trains, and that checkpoints would therefore lose.
+pub(super) fn untrained(
+    adapter: &WeightFiles,
+    whole: &[Spec],
+    biases: &[RouterTensor],
+) -> impl Iterator<Item = String> {
     let trained = whole.iter().filter(|spec| spec.trains).flat_map(|spec| &spec.pieces);
     let trained: HashSet<&str> = trained
         .map(|piece| piece.name.as_str())
         .chain(biases.iter().map(|bias| bias.info.name.as_str()))
         .collect();
     let found: HashSet<String> = trained.iter().filter_map(|name| find(adapter, name)).collect();
-    let found: HashSet<&str> = found.iter().filter_map(|name| adapter.stored(name)).collect();
-    adapter.names().into_iter().find(|name| adapted_module(name).is_none() && !found.contains(name.as_str()))
+    let found: HashSet<String> =
+        found.iter().filter_map(|name| adapter.stored(name).map(str::to_string)).collect();
+    let names = adapter.names().into_iter();
+    names.filter(move |name| adapted_module(name).is_none() && !found.contains(name))
 }

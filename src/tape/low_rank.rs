@@ -4,7 +4,7 @@
 //! They are ops of their own, so that a layer that is recomputed repeats the product with A without repeating the
 //! product that the adapter adds to. The dropped input of A is not kept: its backward draws the mask again.
 //!
-//! The A matrices of all adapters of a matrix are one product of k · r columns, r rounded up to 4; each B adds its
+//! The A matrices of all adapters of a matrix are one product, of r columns for each, r rounded up to 4; each B adds its
 //! product to a range of the result, in place. Those of experts are grouped products, of the rows of each expert with
 //! the factors of that expert.
 
@@ -16,8 +16,18 @@ use crate::ops::matmul::{Epilogue, Layout, matmul};
 use crate::ops::work_list::WorkList;
 use crate::record::{Recorder, Tensor};
 
-/// Columns of a product: the first, a multiple of 4, and their number.
-type Columns = (u32, u32);
+/// A map among those that are stacked, and its adapter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LowRankMap {
+    /// The first column of the stacked product that it writes, a multiple of 4.
+    pub first: u32,
+    /// Number of columns.
+    pub count: u32,
+    /// Rows of its A.
+    pub rank: u32,
+    /// The factor of its product; `None`: 1.
+    pub factor: Option<f32>,
+}
 
 impl<'p> Tape<'_, 'p> {
     /// factor · dropout(x) Aᵀ of x (N, in) and A (R, in): (N, R).
@@ -50,36 +60,34 @@ impl<'p> Tape<'_, 'p> {
         })
     }
 
-    /// y (N, out) + z Bᵀ in ranges of its columns, in place: `y` must have no other reader. B (sum of the ranges, r)
-    /// holds the rows of one range after the other. Range i adds the product of its rows with r columns of z (N, k ·
-    /// padded r), which start at i times r rounded up to a multiple of 4. Columns between the end of a range and the
-    /// next multiple of 4 must be zero.
+    /// y (N, out) + factor · z Bᵀ in ranges of its columns, in place: `y` must have no other reader. B (sum of the
+    /// ranges, largest r) holds the rows of one of the `maps` after the other, each of r columns and then zeros. A map
+    /// adds the product of its rows with r columns of z (N, sum of padded r), which start at the sum of the ranks before,
+    /// each rounded up to a multiple of 4. Columns between the end of a range and the next multiple of 4 must be zero.
     #[track_caller]
-    pub fn low_rank_up(&mut self, y: Var, z: Var, b: &'p Parameter, ranges: Vec<Columns>) -> Var {
-        let blocks = Blocks { ranges, rank: b.weight().cols };
+    pub fn low_rank_up(&mut self, y: Var, z: Var, b: &'p Parameter, maps: Vec<LowRankMap>) -> Var {
+        let columns: u32 = maps.iter().map(|map| map.rank.next_multiple_of(4)).sum();
         assert!(
-            z.tensor.cols as usize == blocks.ranges.len() * blocks.stride() as usize,
-            "{} ranges of rank {} need {} columns each, not {} in all",
-            blocks.ranges.len(),
-            blocks.rank,
-            blocks.stride(),
+            z.tensor.cols == columns,
+            "the ranks of {} maps need {columns} columns, not {}",
+            maps.len(),
             z.tensor.cols
         );
-        let add_to = |accumulate| Epilogue { accumulate, ..Default::default() };
-        for [y, z, b] in blocks.of(y.tensor, z.tensor, b.weight()) {
-            matmul(self.rec, Layout::Nt, z, b, y, add_to(true));
+        let add_to = |accumulate, factor| Epilogue { accumulate, factor, ..Default::default() };
+        for (factor, [y, z, b]) in blocks(&maps, [y.tensor, z.tensor, b.weight()]) {
+            matmul(self.rec, Layout::Nt, z, b, y, add_to(true, factor));
         }
         let saved_z = self.save(z);
         self.result(y.tensor, &[y, z], b.trains(), move |tape, dy| {
             if let Some(db) = b.gradient() {
                 let z = tape.saved(saved_z);
-                for [dy, z, db] in blocks.of(dy, z, db) {
-                    matmul(tape.rec, Layout::Tn, dy, z, db, add_to(true));
+                for (factor, [dy, z, db]) in blocks(&maps, [dy, z, db]) {
+                    matmul(tape.rec, Layout::Tn, dy, z, db, add_to(true, factor));
                 }
             }
             if let Some(target) = tape.target(z) {
-                for [dy, dz, b] in blocks.of(dy, target.tensor, b.weight()) {
-                    matmul(tape.rec, Layout::Nn, dy, b, dz, add_to(target.accumulate));
+                for (factor, [dy, dz, b]) in blocks(&maps, [dy, target.tensor, b.weight()]) {
+                    matmul(tape.rec, Layout::Nn, dy, b, dz, add_to(target.accumulate, factor));
                 }
             }
             tape.give(y, dy); // last: others may add to dy from here on
@@ -132,28 +140,19 @@ impl<'p> Tape<'_, 'p> {
     }
 }
 
-/// The columns and rows of the tensors around stacked adapters that belong to each adapter.
-struct Blocks {
-    /// Columns of the output for each adapter.
-    ranges: Vec<Columns>,
-    rank: u32,
-}
-
-impl Blocks {
-    /// Columns of z for each adapter.
-    fn stride(&self) -> u32 {
-        self.rank.next_multiple_of(4)
-    }
-
-    /// For each adapter its columns of y, its columns of z, and its rows of B.
-    fn of(&self, y: Tensor, z: Tensor, b: Tensor) -> impl Iterator<Item = [Tensor; 3]> + '_ {
-        let mut row = 0;
-        (0..).zip(&self.ranges).map(move |(index, &(first, count))| {
-            row += count;
-            let z = z.columns(index * self.stride(), self.rank);
-            [y.columns(first, count), z, b.rows(row - count, count)]
-        })
-    }
+/// For each of `maps` its factor, its columns of y, its columns of z, and its rows of B.
+fn blocks(
+    maps: &[LowRankMap],
+    [y, z, b]: [Tensor; 3],
+) -> impl Iterator<Item = (Option<f32>, [Tensor; 3])> + '_ {
+    let (mut row, mut column) = (0, 0);
+    maps.iter().map(move |&LowRankMap { first, count, rank, factor }| {
+        let (own_row, own_column) = (row, column);
+        row += count;
+        column += rank.next_multiple_of(4);
+        let b = b.rows(own_row, count).columns(0, rank);
+        (factor, [y.columns(first, count), z.columns(own_column, rank), b])
+    })
 }
 
 /// x after dropout, if there is any.

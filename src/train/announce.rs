@@ -83,9 +83,9 @@ pub(super) fn announce(
         say(format!("frozen: {frozen} of these parameters do not train"));
     }
     if let Some(low_rank) = &model.low_rank {
-        let (adapted, rank) = (low_rank.adapted(), low_rank.rank);
+        let (adapted, ranks) = (low_rank.adapted(), low_rank.ranks_in_words());
         let parameters = count::lora(model);
-        say(format!("adapters: {adapted} have one of rank {rank}, of {parameters} parameters in all"));
+        say(format!("adapters: {adapted} have one of {ranks}, of {parameters} parameters in all"));
         if let Some(base) = low_rank.base.and_then(BaseType::of) {
             let base = base.name();
             say(format!(

@@ -46,12 +46,14 @@ impl RunLength {
         let run_steps = runner.epochs.saturating_mul(steps_per_epoch);
         let stop = Some(runner.stop_step).filter(|step| *step > 0);
         let resolve = |schedule| Schedule::new(schedule, run_steps, steps_per_epoch);
-        let groups = plan.settings.groups.iter().map(|group| &group.schedule);
+        let groups = plan.settings.groups.iter().map(|group| resolve(&group.schedule));
+        let pet = plan.settings.model.pet_config.as_ref().filter(|pet| pet.has_own_rate_of_b());
+        let of_second_factors = pet.map(|pet| resolve(&plan.settings.schedule).times(pet.loraplus_lr_ratio));
         Self {
             steps_per_epoch,
             total_steps: stop.map_or(run_steps, |stop| run_steps.min(stop)),
             schedule: resolve(&plan.settings.schedule),
-            group_schedules: groups.map(resolve).collect(),
+            group_schedules: groups.chain(of_second_factors).collect(),
         }
     }
 

@@ -4,6 +4,7 @@ use super::resume::start_of;
 use super::trainer::Trainer;
 use crate::error::{Error, Result, shell_word};
 use crate::hugging_face::config_json;
+use crate::model::config::ModelConfig;
 use crate::settings::{Pet, ReferenceType, RunPlan};
 use crate::store::model_path::{base_at, model_at};
 use crate::store::run_folder::Start;
@@ -19,7 +20,11 @@ pub fn check_weights(plan: &RunPlan) -> Result<()> {
     let run = &plan.settings.run;
     match run.weights() {
         Some(path) if start_of(run)? != Start::Resume => {
-            config_json::check(&model_at(path)?, &plan.model, &run.ignore_config_keys)
+            // Copies that train are not tied, though the base is.
+            let is_untied = plan.model.low_rank.as_ref().is_some_and(|low_rank| low_rank.is_untied);
+            let tie_word_embeddings = plan.model.tie_word_embeddings || is_untied;
+            let published = ModelConfig { tie_word_embeddings, ..plan.model.clone() };
+            config_json::check(&model_at(path)?, &published, &run.ignore_config_keys)
         }
         _ => Ok(()),
     }

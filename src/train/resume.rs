@@ -293,7 +293,8 @@ fn check_scaler(trainer: &Trainer<'_>, scaler: &LossScaleState, checkpoint: &Pat
 fn decisions(plan: &RunPlan, length: &RunLength, rules: &DocumentRules) -> BTreeMap<String, Value> {
     let mut decisions = plan.decisions();
     // Lengths are in steps, whatever unit they were written in.
-    let groups = (0..).map(|number| format!("grouped_lr_schedule.grouped.{number}"));
+    let groups =
+        (0..plan.settings.groups.len()).map(|number| format!("grouped_lr_schedule.grouped.{number}"));
     let base = if plan.settings.groups.is_empty() { "lr_schedule" } else { "grouped_lr_schedule.default" };
     let schedules = [&length.schedule].into_iter().chain(&length.group_schedules);
     for (path, schedule) in [base.to_string()].into_iter().chain(groups).zip(schedules) {

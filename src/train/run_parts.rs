@@ -107,7 +107,7 @@ impl RunParts<'_> {
         let update = Update {
             optimizer: &plan.settings.optimizer,
             seed: plan.settings.run.seed,
-            decays: (0..=plan.settings.groups.len()).map(|group| plan.weight_decay(group)).collect(),
+            decays: (0..=plan.groups()).map(|group| plan.weight_decay(group)).collect(),
             rules: step_rules(plan),
             ownership,
             whole,

@@ -16,6 +16,8 @@ pub struct Schedule {
     keys: settings::Schedule,
     warmup_steps: u64,
     total_steps: u64,
+    /// Factor of all rates.
+    factor: f64,
 }
 
 impl Schedule {
@@ -28,12 +30,17 @@ impl Schedule {
             (None, Some(epochs)) => epochs.saturating_mul(steps_per_epoch),
             (None, None) => keys.warmup_steps.unwrap_or(0),
         };
-        Self { keys: keys.clone(), warmup_steps, total_steps }
+        Self { keys: keys.clone(), warmup_steps, total_steps, factor: 1.0 }
+    }
+
+    /// The schedule of rates `factor` times as high.
+    pub(crate) fn times(self, factor: f64) -> Self {
+        Self { factor, ..self }
     }
 
     /// The rate of the update that follows `global_step` earlier updates.
     pub fn lr_at(&self, global_step: u64) -> f64 {
-        let scale = self.keys.scale();
+        let scale = self.factor * self.keys.scale();
         if global_step < self.warmup_steps {
             let done = global_step as f64 / self.warmup_steps as f64;
             let first = self.keys.warmup_lr_init.unwrap_or(0.0);

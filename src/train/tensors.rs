@@ -87,7 +87,7 @@ impl RunTensors {
         let mut correct = || persistents.tensor("correct predictions", 1, 1, Element::F32);
         let eval_correct = settings.metric.accuracy.then(&mut correct);
         let rows = steps.clamp(1, u32::MAX.into()) as u32;
-        let columns = schedule_columns(1 + settings.groups.len());
+        let columns = schedule_columns(1 + plan.groups());
         let schedule = persistents.tensor("schedule", rows, columns, Element::F32);
         let what = format!("the learning rates of {rows} steps take");
         let remedy = "lower runner_config.epochs or runner_config.stop_step";

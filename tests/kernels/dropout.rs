@@ -9,7 +9,7 @@ use gristmill::ops::attention::Attention;
 use gristmill::ops::dropout::{Dropout, DropoutState, count_micro_step, dropout, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::step_state::StepState;
-use gristmill::tape::{Parameter, Tape};
+use gristmill::tape::{LowRankMap, Parameter, Tape};
 use reference::low_rank::low_rank_backward;
 
 const STEP: u32 = 70_001;
@@ -157,7 +157,8 @@ fn adapters_draw_their_mask_again() {
             |tape| {
                 let y = tape.linear(leaf, w_parameter, None, None);
                 let z = tape.low_rank_down(leaf, a_parameter, Some(inner), 2.0);
-                tape.low_rank_up(y, z, b_parameter, vec![(0, d)])
+                let map = LowRankMap { first: 0, count: d, rank: r, factor: None };
+                tape.low_rank_up(y, z, b_parameter, vec![map])
             },
         );
         tape.give(y, dy.tensor);

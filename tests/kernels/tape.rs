@@ -16,7 +16,7 @@ use gristmill::ops::rope::{Rope, cos_sin_table};
 use gristmill::ops::rope_scaling::RopeScaling;
 use gristmill::ops::swiglu::{Gate, gate_up_cols};
 use gristmill::ops::work_list::WorkList;
-use gristmill::tape::{Parameter, Tape, Var};
+use gristmill::tape::{LowRankMap, Parameter, Tape, Var};
 
 const N: u32 = 10;
 const LAYOUT: HeadLayout = HeadLayout { heads: 4, kv_heads: 2, head_dim: 8, value_dim: 8 };
@@ -120,17 +120,29 @@ fn scaled_linear() {
 /// Rank 3 and a last range of 9 columns, neither a multiple of 4; between the ranges lie columns that nothing adds to.
 #[test]
 fn low_rank() {
-    check("tape low rank", |case| {
+    low_rank_of("tape low rank", [3, 3], [None, None]);
+}
+
+/// The second map has fewer columns of B than there are.
+#[test]
+fn low_rank_of_several_ranks_and_factors() {
+    low_rank_of("tape low rank of several ranks", [3, 2], [Some(0.25), Some(1.5)]);
+}
+
+fn low_rank_of(label: &str, ranks: [u32; 2], own: [Option<f32>; 2]) {
+    check(label, |case| {
         let (k, m, r) = (10u32, 21u32, 3u32);
         let ranges = [(0u32, 8u32), (12, 9)];
         let x = case.input(N, k, F32);
         let weights = [weight(case, m, k), stacked_weight(case, 2, r, k), weight(case, 17, r)];
         let values = x.values.clone();
         let [w, a, b] = [0, 1, 2].map(|i| weights[i].values.clone());
+        let before = weights[2].before.clone();
         let factors = |i: usize| {
             let (first, rows) = ([0, 8][i], ranges[i].1 as usize);
-            let a: Vec<f64> = a[i * 4 * k as usize..][..(r * k) as usize].to_vec();
-            (a, b[first * r as usize..][..rows * r as usize].to_vec())
+            let a: Vec<f64> = a[i * 4 * k as usize..][..(ranks[i] * k) as usize].to_vec();
+            let b = b[first * r as usize..][..rows * r as usize].chunks(r as usize);
+            (a, b.flat_map(|row| row[..ranks[i] as usize].to_vec()).collect::<Vec<f64>>())
         };
         mid_graph(
             case,
@@ -140,22 +152,38 @@ fn low_rank() {
             |tape, x, w| {
                 let y = tape.linear(x, &w[0].parameter, None, None);
                 let z = tape.low_rank_down(x, &w[1].parameter, None, 0.5);
-                tape.low_rank_up(y, z, &w[2].parameter, ranges.to_vec())
+                let map = |i: usize| {
+                    let (first, count) = ranges[i];
+                    LowRankMap { first, count, rank: ranks[i], factor: own[i] }
+                };
+                tape.low_rank_up(y, z, &w[2].parameter, [0, 1].map(map).to_vec())
             },
             &weights,
             |dy| {
-                let (n, k, r) = (N as usize, k as usize, r as usize);
+                let (n, k) = (N as usize, k as usize);
                 let (mut dx, dw, _) = reference::matmul::linear_backward(&values, &w, dy, n, m as usize, k);
                 let (mut da, mut db) = (Vec::new(), Vec::new());
                 for (i, (first, count)) in ranges.into_iter().enumerate() {
                     let (a, b) = factors(i);
                     let dy = columns(dy, m, first as usize..(first + count) as usize);
-                    let sizes = [n, count as usize, k, r];
-                    let (dx_i, da_i, db_i) =
-                        reference::low_rank::low_rank_backward(&values, &a, &b, &dy, 0.5, sizes);
+                    let rank = ranks[i] as usize;
+                    let scale = 0.5 * f64::from(own[i].unwrap_or(1.0));
+                    let (dx_i, da_i, db_i) = reference::low_rank::low_rank_backward(
+                        &values,
+                        &a,
+                        &b,
+                        &dy,
+                        scale,
+                        [n, count as usize, k, rank],
+                    );
                     dx = sum(&dx, &dx_i);
-                    da.extend(da_i.into_iter().chain(vec![0.0; k])); // a row of padding
-                    db.extend(db_i);
+                    da.extend(da_i.into_iter().chain(vec![0.0; (4 - rank) * k])); // rows of padding
+                    // Further columns of B are padding, which becomes zeros.
+                    for (row, own) in db_i.chunks(rank).enumerate() {
+                        let start = ([0, 8][i] + row) * r as usize;
+                        let padding = before[start..][rank..r as usize].iter().map(|before| -before);
+                        db.extend(own.iter().copied().chain(padding));
+                    }
                 }
                 (dx, vec![dw, da, db])
             },

@@ -4,8 +4,8 @@ use super::weights::reference_name;
 use gristmill::element::Element;
 use gristmill::model::config::{
     self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, LinearAttention, Llama3, LongRope,
-    Mixer, MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions, QueryScaling,
-    RopeScaling, TokenDispatch, Values, Yarn,
+    LowRank, Mixer, MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions,
+    QueryScaling, RopeScaling, TokenDispatch, Values, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
 use gristmill::ops::route::{ExpertGroups, GateNorm, GroupScore, Score};
@@ -152,7 +152,8 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
         }),
         low_rank: model.low_rank.as_ref().map(|low_rank| reference::low_rank::LowRank {
             rank: low_rank.rank,
-            scale: low_rank.scale(),
+            scale: low_rank.scale_of(""),
+            others: reference_others(low_rank),
             modules: low_rank.modules.clone(),
             parameters: low_rank.parameters.iter().map(|name| reference_name(name)).collect(),
         }),
@@ -162,6 +163,13 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             _ => Storage::Exact,
         },
     }
+}
+
+/// The ranks and factors of all adapters.
+fn reference_others(low_rank: &LowRank) -> BTreeMap<String, (usize, f64)> {
+    let of = |name: &String| (low_rank.rank_of(name), low_rank.scale_of(name));
+    let modules = low_rank.modules.iter().map(|name| (name.clone(), of(name)));
+    modules.chain(low_rank.parameters.iter().map(|name| (reference_name(name), of(name)))).collect()
 }
 
 fn reference_rope(model: &ModelConfig, layer: &LayerConfig) -> reference::rope::Rope {

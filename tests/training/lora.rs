@@ -47,6 +47,11 @@ fn adapters_follow_the_reference() {
         "lora_rank: 1, lora_alpha: 2, target_modules: [k_proj, w3], exclude_layers: ['0'], lora_a_init: normal",
     );
     follows(&Setup::new("rank 1 in one layer", &one));
+    let several = adapters(
+        "lora_rank: 4, lora_alpha: 6, use_rslora: True, target_modules: all-linear, \
+         rank_pattern: {layers.1.self_attn.q_proj: 2, '[qk]_proj': 5}, alpha_pattern: {v_proj: 9, '0.mlp.*': 3}",
+    );
+    follows(&Setup::new("several ranks", &format!("n_kv_heads: 2, {several}")));
     let of_outputs = adapters("lora_rank: 4, target_modules: '.*wq|.*wo|.*down_proj'");
     follows(&Setup::new("norms after", &format!("norm_placement: after, {of_outputs}")));
     follows(&Setup::of_layers("layers", &adapters("lora_rank: 4, target_modules: '.*wq|.*wk|.*wo'")));
@@ -68,7 +73,8 @@ fn adapters_of_experts_follow_the_reference() {
     let portable = ["--context.tier=portable"];
     follows_the_reference(&Setup::experts("gate and up", dropped, &gate_up).with(&portable), 4);
     let down = adapters_of_experts(
-        "lora_rank: 1, target_parameters: ['experts.w_down', gate_up_proj], exclude_layers: ['1.*down']",
+        "lora_rank: 1, target_parameters: ['experts.w_down', gate_up_proj], exclude_layers: ['1.*down'], \
+         rank_pattern: {experts.gate_up_proj: 3}",
     );
     follows_the_reference(&Setup::gpt_oss("gpt-oss", &down), 4);
 }
@@ -121,6 +127,46 @@ fn the_attention_of_a_mixture_has_adapters() {
     let trained = Setup::experts("experts", routing, &model).with(&["--batch_size=3"]).train(5);
     assert_eq!(trained.gradients.len(), 3 * 2 * 2);
     assert!(trained.states[4].loss < trained.states[0].loss);
+}
+
+/// B, and what trains as vectors, learn as in a group with that rate.
+#[test]
+fn b_has_a_rate_of_its_own() {
+    let weights = |more: &str, flags: &[&str]| {
+        let keys = format!("target_modules: '.*wq', freeze_exclude: ['*norm.weight'], {more}");
+        Setup::new("rates", &adapters(&keys)).with(flags).train(4).weights
+    };
+    let grouped = "--grouped_lr_schedule={default: {type: ConstantWarmUpLR, learning_rate: 1.e-3}, \
+                   grouped: [{type: ConstantWarmUpLR, learning_rate: 4.e-3, params: [lora_b, norm]}]}";
+    let rate = "--lr_schedule={type: ConstantWarmUpLR, learning_rate: 1.e-3}";
+    let own = weights("loraplus_lr_ratio: 4", &[rate]);
+    assert_eq!(own, weights("loraplus_lr_ratio: 1", &[grouped]));
+    assert_ne!(own, weights("loraplus_lr_ratio: 1", &[rate]));
+}
+
+/// Copies of an embedding that is the head, too: what trains of the two is written as PEFT does, and evaluates
+/// alike when it is merged into the base.
+#[test]
+fn copies_of_a_tied_embedding_train_and_merge() {
+    let tied = "tie_word_embeddings: True";
+    let of_base = trained("base", Setup::new("base", tied));
+    let (_, base) = newest_checkpoint(&of_base.folder()).expect("a checkpoint");
+    let keys = "target_modules: '.*wq|.*w2', modules_to_save: [embed_tokens]";
+    let setup = Setup::new("copies", &format!("{tied}, {}", adapters(keys)));
+    let run = trained("copies", setup.with(&[&format!("--load_checkpoint={}", base.display())]));
+    let (_, checkpoint) = newest_checkpoint(&run.folder()).expect("a checkpoint");
+    let tensors = read_tensors(&checkpoint.join("adapter/adapter_model.safetensors"));
+    assert!(tensors.contains_key("base_model.model.model.embed_tokens.weight"));
+    assert!(!tensors.contains_key("base_model.model.lm_head.weight"));
+    let text = std::fs::read(checkpoint.join("adapter/adapter_config.json")).expect("a configuration");
+    let config: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    assert_eq!(config["modules_to_save"], serde_json::json!(["model.embed_tokens"]));
+    let merged = run.home.path().join("merged");
+    let done = merge(&base, &checkpoint, &merged).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(done.adapted, 2 * 2 + 2);
+    let with_adapters = evaluation(&run.setup, &[&checkpoint]);
+    let merged = evaluation(&Setup::new("copies", ""), &[&merged]);
+    assert!((with_adapters - merged).abs() <= ALLOWED_OF_MERGED, "{with_adapters} and {merged}");
 }
 
 /// Gradients and moments are those of adapters, and nothing else of the model is stored twice.

@@ -13,8 +13,8 @@ For each it compares:
   - the last evaluation's loss in metrics.jsonl with PEFT's on the same windows: at most 1e-5 apart;
   - 40 greedy tokens of `gristmill generate` with those of PEFT's model: equal;
   - both with what `transformers` computes from the result of `gristmill merge`.
-The mixtures of EXPERTS have adapters of experts, which PEFT calls `target_parameters`: PEFT writes one, from which both train for STEPS_BESIDE
-steps of AdamW on the same tokens. Each loss, the first of which is that of the adapter as PEFT wrote it, must be PEFT's in float64, at most
+Models of BESIDE have what else PEFT's adapters can: of experts, which PEFT calls `target_parameters`, of several ranks and scales, modules that train
+whole, rates of their own. PEFT writes an adapter, from which both train for STEPS_BESIDE steps of AdamW on the same tokens. Each loss, the first of which is that of the adapter as PEFT wrote it, must be PEFT's in float64, at most
 1e-5 of it apart, and so must those of our adapter in PEFT and of what `gristmill merge` makes of it in transformers.
 At last PEFT writes an adapter of a Qwen2 with modules that it saves whole, and `gristmill generate --adapter`, and `generate` of
 what `merge` makes of it, must write what PEFT does.
@@ -29,10 +29,11 @@ import tempfile
 import torch
 import shapes
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.optimizers import create_loraplus_optimizer
 from transformers import AutoModelForCausalLM
 
 ALLOWED = 1e-5
-LENGTH, TOKENS, STEPS, STEPS_BESIDE = 24, 20, 30, 8
+LENGTH, TOKENS, STEPS, STEPS_BESIDE = 24, 20, 30, 10
 TEXT = pathlib.Path(__file__).parents[1] / "data" / "mill.txt"
 PROMPT = "fn "
 
@@ -158,11 +159,13 @@ FOLDERS = {
     # The embedding is the head too.
     "tied": ("gpt2", {}, "lora_rank: 4, target_modules: c_attn, freeze_exclude: ['*wte*', '*c_attn.bias']"),
 }
-# The model_type of a mixture, its keys, the linear layers and the parameters that are adapted, and further keys of LoraConfig. Some
+# The model_type, its keys, the linear layers and the parameters that are adapted, and further keys of LoraConfig, or `loraplus_lr_ratio`. Some
 # adapt one parameter alone, or in some layers alone. In classes like Qwen2-MoE PEFT takes every module that is called gate_proj, up_proj or
 # down_proj, also one of a shared expert, for the experts, so here Granite's alone is adapted.
 BOTH = ["experts.gate_up_proj", "experts.down_proj"]
-EXPERTS = {
+TIED = {"tie_word_embeddings": True, **shapes.ROPE}
+PATTERNS = {"use_rslora": True, "rank_pattern": {"1.self_attn.q_proj": 5, "[qk]_proj": 2, "mlp.*": 1}, "alpha_pattern": {"layers.0.*": 4, "v_proj": 9}}
+BESIDE = {
     "qwen3_moe_experts": ("qwen3_moe", {"router_aux_loss_coef": 0.0, **shapes.ROPE}, ["q_proj"], BOTH, {}),
     "gpt_oss_experts": ("gpt_oss", {"sliding_window": 7, **shapes.ROPE}, ["v_proj"], BOTH, {}),
     "mixtral_experts": ("mixtral", {"router_aux_loss_coef": 0.0, **shapes.ROPE}, [], ["experts.gate_up_proj"], {"use_rslora": True}),
@@ -171,6 +174,16 @@ EXPERTS = {
     "deepseek_v3_experts": ("deepseek_v3", shapes.LATENT, ["o_proj"], ["2.mlp.experts.down_proj", "experts.gate_up_proj"], {}),
     "qwen2_moe_experts": ("qwen2_moe", {"router_aux_loss_coef": 0.0, **shapes.ROPE}, ["o_proj"], BOTH, {}),
     "gemma4_experts": ("gemma4_text", shapes.GEMMA4 | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3}, [], BOTH, {}),
+    "patterns": ("qwen3", shapes.ROPE, "all-linear", [], PATTERNS),
+    "patterns_gpt2": ("gpt2", {}, "all-linear", [], {"rank_pattern": {"c_proj": 6}, "alpha_pattern": {"0.attn.*": 1}}),
+    "patterns_experts": ("qwen3_moe", {"router_aux_loss_coef": 0.0, **shapes.ROPE}, ["q_proj", "o_proj"], BOTH, {"rank_pattern": {"down_proj": 2}, "alpha_pattern": {"1.*": 3}}),
+    "saved": ("llama", shapes.ROPE, ["q_proj", "down_proj"], [], {"modules_to_save": ["embed_tokens", "lm_head"]}),
+    "saved_embedding_of_tied": ("qwen2", TIED, ["o_proj"], [], {"modules_to_save": ["embed_tokens"]}),
+    "saved_head_of_tied": ("llama", TIED, ["o_proj"], [], {"modules_to_save": ["lm_head", "norm"]}),
+    "saved_both_of_tied": ("gpt2", {}, ["c_attn"], [], {"modules_to_save": ["wte", "lm_head"]}),
+    "saved_ensured": ("qwen3", TIED, ["o_proj"], [], {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}),
+    "loraplus": ("qwen2", shapes.ROPE, ["q_proj", "down_proj"], [], {"modules_to_save": ["norm", "lm_head"], "loraplus_lr_ratio": 4.0}),
+    "loraplus_experts": ("gpt_oss", {"sliding_window": 7, **shapes.ROPE}, ["v_proj"], BOTH, {"loraplus_lr_ratio": 4.0}),
     "qwen3_5_moe_experts": ("qwen3_5_moe", shapes.QWEN3_NEXT | {"router_aux_loss_coef": 0.0}, [], BOTH, {}),
 }
 FOLDER_CONFIG = """
@@ -253,10 +266,12 @@ def compare(gristmill, name, home):
 
 
 def train_beside(gristmill, name, home):
-    kind, keys, modules, parameters, more = EXPERTS[name]
+    kind, keys, modules, parameters, more = BESIDE[name]
     folder, adapter, ours, merged, text = (home / f"{name}_{of}" for of in ("base", "adapter", "ours", "merged", "text"))
     base = shapes.make(kind, keys, folder)
-    config = LoraConfig(r=3, lora_alpha=6, target_modules=modules, target_parameters=parameters, **more)
+    ratio = more.get("loraplus_lr_ratio")
+    keys = {key: value for key, value in more.items() if key != "loraplus_lr_ratio"}
+    config = LoraConfig(r=3, lora_alpha=6, target_modules=modules, target_parameters=parameters, **keys)
     model = get_peft_model(base, config)
     torch.manual_seed(5)
     with torch.no_grad():
@@ -266,8 +281,8 @@ def train_beside(gristmill, name, home):
     model.save_pretrained(adapter)
     text.write_bytes(shapes.TEXT)
     pet = {
-        "pet_type": "lora", "lora_rank": 3, "lora_alpha": 6 * 3**0.5 if more.get("use_rslora") else 6, "lora_dropout": 0,
-        "target_modules": [f"{module}$" for module in modules], "target_parameters": parameters, "adapter_path": str(adapter),
+        "pet_type": "lora", "lora_rank": 3, "lora_alpha": 6, "lora_dropout": 0, "adapter_path": str(adapter), "target_parameters": parameters,
+        "target_modules": modules if isinstance(modules, str) else [f"{module}$" for module in modules], **more,
     }
     lines = {
         "output_dir": str(home), "run_name": name, "load_checkpoint": str(folder),
@@ -280,7 +295,9 @@ def train_beside(gristmill, name, home):
     }
     (home / f"{name}.yaml").write_text(json.dumps(lines))
     flags = ["--prompt", PROMPT, "--tokens", TOKENS, "--temperature", 0]
-    is_same_text = run(gristmill, "generate", folder, "--adapter", adapter, *flags).rstrip("\n") == greedy(model).decode("utf-8", "replace").rstrip("\n")
+    texts = run(gristmill, "generate", folder, "--adapter", adapter, *flags), greedy(model).decode("utf-8", "replace")
+    ends = [text.rstrip("\n").split("\x02")[0] for text in texts]  # ours stops at the token that ends texts
+    is_same_text = ends[0] == ends[1]
     run(gristmill, "train", home / f"{name}.yaml", "--tier", "software")
     metrics = [json.loads(line) for line in (home / name / "metrics.jsonl").read_text().splitlines()]
     run(gristmill, "export", home / name, folder, ours)
@@ -288,7 +305,11 @@ def train_beside(gristmill, name, home):
     losses = [line["loss"] for line in metrics if "loss" in line]
     model, theirs = model.double().eval(), []
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=shapes.RATE, betas=shapes.BETAS, eps=shapes.EPSILON, weight_decay=0.0)
+    numbers = {"betas": shapes.BETAS, "eps": shapes.EPSILON}
+    if ratio is None:
+        optimizer = torch.optim.AdamW(trained, lr=shapes.RATE, weight_decay=0.0, **numbers)
+    else:
+        optimizer = create_loraplus_optimizer(model, torch.optim.AdamW, lr=shapes.RATE, loraplus_lr_ratio=ratio, **numbers)
     for _ in range(STEPS_BESIDE):
         loss_now = shapes.loss_on(shapes.TEXT, model)
         optimizer.zero_grad()
@@ -303,7 +324,7 @@ def train_beside(gristmill, name, home):
     pairs = [*zip(losses, theirs, strict=True), (of_ours, last), (of_merged, last)]
     apart = [abs(one - other) / other for one, other in pairs]
     print(
-        f"{name}: {len(trained)} factors; {theirs[0]:.4f} to {last:.4f}; first loss {apart[0]:.1e}, losses {max(apart[:-2]):.1e}, ours in PEFT "
+        f"{name}: {len(trained)} tensors; {theirs[0]:.4f} to {last:.4f}; first loss {apart[0]:.1e}, losses {max(apart[:-2]):.1e}, ours in PEFT "
         f"{apart[-2]:.1e}, merged {apart[-1]:.1e} apart; greedy text {'equal' if is_same_text else 'DIFFERS'}",
         flush=True,
     )
@@ -333,8 +354,8 @@ def read_theirs(gristmill, home):
 def main():
     gristmill = pathlib.Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as home:
-        of = lambda name: (train_beside if name in EXPERTS else compare)(gristmill, name, pathlib.Path(home))
-        results = [of(name) for name in sys.argv[2:] or [*CASES, *FOLDERS, *EXPERTS]]
+        of = lambda name: (train_beside if name in BESIDE else compare)(gristmill, name, pathlib.Path(home))
+        results = [of(name) for name in sys.argv[2:] or [*CASES, *FOLDERS, *BESIDE]]
         if not sys.argv[2:]:
             results.append(read_theirs(gristmill, pathlib.Path(home)))
     sys.exit(0 if all(results) else 1)

@@ -13,8 +13,9 @@ use crate::error::{Error, Result};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::model::config::BalanceLosses;
 use crate::model::groups::compile;
-use crate::model::{adaptable, adaptable_modules, adaptable_parameters};
+use crate::model::{ALL_LINEAR, adaptable, adaptable_modules, adaptable_parameters};
 use crate::settings::{Override, RunConfig, RunPlan};
+use crate::store::model_path::StandaloneAdapter;
 use crate::train::pretrained::{check_tokenizer, check_weights};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -22,10 +23,12 @@ use std::path::Path;
 
 /// The run ends after this many evaluations without a better one, out of the ten that it has.
 const PATIENCE: u64 = 4;
+/// The section of adapters.
+const PET: &str = "model.model_config.pet_config";
 /// The rank of adapters.
 const RANK: u32 = 16;
-/// The words for all linear layers that a model adapts by default.
-const ALL: [&str; 2] = ["all", "all-linear"];
+/// The word for all linear layers that a model adapts by default.
+const ALL: &str = "all";
 /// The key that says how samples share rows.
 const PACKING_KEY: &str = "data_loader.packing";
 /// MindFormers' handler that packs, which is another way to write this key.
@@ -97,7 +100,13 @@ impl Arguments {
         self.check_pairs(&keys, &self.data, &data)?;
         eval.iter().zip(&self.eval).try_for_each(|(eval, file)| self.check_pairs(&keys, file, eval))?;
         self.run_keys(&mut keys, &plan);
-        let length = self.model_keys(&mut keys, &plan, &data, eval.as_ref());
+        let begun = self.begun.as_deref().map(|folder| {
+            let adapter = StandaloneAdapter::open(folder)?;
+            adapter.check(&plan.model)?;
+            adapter.training_keys()
+        });
+        let begun = begun.transpose()?;
+        let length = self.model_keys(&mut keys, &plan, (&data, eval.as_ref()), begun.as_deref());
         let held_out = self.data_keys(&mut keys, &data, eval.as_ref(), length);
         if held_out == 0 && self.eval_fraction != Some(0.0) && !keys.writes_within("train_dataset.eval_") {
             eprintln!(
@@ -170,7 +179,8 @@ impl Arguments {
     fn check_targets(&self, plan: &RunPlan) -> Result<()> {
         let [_, targets] = self.split_targets(plan);
         let modules = adaptable_modules(&plan.model);
-        let wrong = |target: &&String| !ALL.contains(&target.as_str()) && !is_one_of(target, &modules);
+        let is_word = |target: &String| [ALL, ALL_LINEAR].contains(&target.as_str());
+        let wrong = |target: &&String| !is_word(target) && !is_one_of(target, &modules);
         let Some(target) = targets.iter().find(wrong) else { return Ok(()) };
         let names = adaptable(&plan.model).into_iter().collect::<Vec<_>>().join(", ");
         let has_experts = !adaptable_parameters(&plan.model).is_empty();
@@ -255,7 +265,13 @@ impl Arguments {
     }
 
     /// Adds the keys of the model and its adapters. Returns the number of tokens in a row.
-    fn model_keys(&self, keys: &mut Keys, plan: &RunPlan, data: &Data, eval: Option<&Data>) -> usize {
+    fn model_keys(
+        &self,
+        keys: &mut Keys,
+        plan: &RunPlan,
+        (data, eval): (&Data, Option<&Data>),
+        begun: Option<&[(&'static str, Value)]>,
+    ) -> usize {
         let lengths = eval.map_or_else(|| data.lengths.clone(), |eval| data.lengths.and(&eval.lengths));
         // Rows are no longer than the longest sample needs, but packed rows are as long as was asked for.
         let whole = lengths.longest().map_or(1, |longest| longest.next_multiple_of(16));
@@ -271,13 +287,19 @@ impl Arguments {
         };
         keys.add("model.model_config.seq_length", length);
         keys.add(COMPUTE_DTYPE.0, COMPUTE_DTYPE.1);
-        if !self.full {
-            let written = keys.number::<u32>("model.model_config.pet_config.lora_rank");
+        if let Some(begun) = begun {
+            keys.add_json(&format!("{PET}.pet_type"), &json!("lora"));
+            keys.add_json(&format!("{PET}.lora_dropout"), &json!(self.lora_dropout.unwrap_or(0.0)));
+            self.base.iter().for_each(|base| keys.add_json(&format!("{PET}.base_dtype"), &json!(base)));
+            begun.iter().for_each(|(key, value)| keys.add_json(&format!("{PET}.{key}"), value));
+            self.loraplus.iter().for_each(|ratio| keys.add(&format!("{PET}.loraplus_lr_ratio"), ratio));
+        } else if !self.full {
+            let written = keys.number::<u32>(&format!("{PET}.lora_rank"));
             let rank = written.or(self.lora.map(u32::from)).unwrap_or(RANK);
             let [experts, targets] = self.split_targets(plan);
             let all = match &targets[..] {
                 [] => experts.is_empty(),
-                [one] => ALL.contains(&one.as_str()),
+                [one] => one == ALL,
                 _ => false,
             };
             let targets = if all { adaptable(&plan.model).into_iter().collect() } else { targets };
@@ -285,7 +307,14 @@ impl Arguments {
             for (key, value) in
                 pet_config(rank, self.lora_alpha, dropout, [&targets, &experts], self.base.as_deref())
             {
-                keys.add_json(&format!("model.model_config.pet_config.{key}"), &value);
+                keys.add_json(&format!("{PET}.{key}"), &value);
+            }
+            if self.rslora {
+                keys.add_json(&format!("{PET}.use_rslora"), &json!(true));
+            }
+            self.loraplus.iter().for_each(|ratio| keys.add(&format!("{PET}.loraplus_lr_ratio"), ratio));
+            if !self.save_modules.is_empty() {
+                keys.add_json(&format!("{PET}.modules_to_save"), &json!(self.save_modules));
             }
         }
         keys.number("model.model_config.seq_length").unwrap_or(length)

@@ -17,7 +17,7 @@ struct Flag {
 /// The key of the adapters' section.
 const PET: &str = "model.model_config.pet_config";
 
-const FLAGS: [Flag; 23] = [
+const FLAGS: [Flag; 27] = [
     flag("--lora", |given| given.lora.is_some(), &["model.model_config.pet_config.lora_rank"]),
     flag("--lora-alpha", |given| given.lora_alpha.is_some(), &["model.model_config.pet_config.lora_alpha"]),
     flag(
@@ -30,6 +30,18 @@ const FLAGS: [Flag; 23] = [
         |given| !given.targets.is_empty(),
         &["model.model_config.pet_config.target_modules", "model.model_config.pet_config.target_parameters"],
     ),
+    flag("--rslora", |given| given.rslora, &["model.model_config.pet_config.use_rslora"]),
+    flag(
+        "--loraplus",
+        |given| given.loraplus.is_some(),
+        &["model.model_config.pet_config.loraplus_lr_ratio"],
+    ),
+    flag(
+        "--save-modules",
+        |given| !given.save_modules.is_empty(),
+        &["model.model_config.pet_config.modules_to_save"],
+    ),
+    flag("--adapter", |given| given.begun.is_some(), &["model.model_config.pet_config.adapter_path"]),
     flag("--base", |given| given.base.is_some(), &["model.model_config.pet_config.base_dtype"]),
     flag("--full", |given| given.full, &[PET]),
     flag("--preference", |given| given.preference.is_some(), &["preference.type"]),

@@ -20,7 +20,7 @@ pub(super) enum Ours {
 use Ours::{As, By, Switch};
 
 /// The names of other programs' flags, with words joined by `_`, and their counterparts.
-pub(super) const NAMES: [(&str, Ours); 42] = [
+pub(super) const NAMES: [(&str, Ours); 45] = [
     ("num_train_epochs num_epochs", As("--epochs {}")),
     ("max_steps iters num_steps", By(steps)),
     ("per_device_train_batch_size train_batch_size micro_batch_size", As("--batch-size {}")),
@@ -32,6 +32,9 @@ pub(super) const NAMES: [(&str, Ours); 42] = [
     ("r rank lora_r lora_rank", As("--lora {}")),
     ("alpha", As("--lora-alpha {}")),
     ("dropout", As("--lora-dropout {}")),
+    ("use_rslora", Switch("--rslora")),
+    ("loraplus_lr_ratio loraplus_ratio", As("--loraplus {RATIO}")),
+    ("modules_to_save additional_target", As("--save-modules {}")),
     ("target_modules lora_target_modules lora_target lora_modules target_parameters", As("--targets {}")),
     ("max_seq_length max_seq_len model_max_length cutoff_len seq_length", As("--max-length {}")),
     ("val_size test_size eval_split", By(held_out)),

@@ -81,6 +81,7 @@ fn what_other_programs_flags_are_here_is_taken() {
         ("neat_packing", "False", "--packing off"),
         ("fine_tune_type", "full", "--full"),
         ("finetuning_type", "lora", "--lora RANK"),
+        ("loraplus_lr_ratio", "16", "--loraplus 16"),
         ("fine_tune_type", "dora", "--full, or --lora RANK"),
         ("full_finetuning", "True", "--full"),
         ("max_steps", "-1", "left out"),

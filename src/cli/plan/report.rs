@@ -106,10 +106,8 @@ impl<'a> Report<'a> {
         )];
         if let Some(low_rank) = &plan.model.low_rank {
             let count = HumanCount(count::lora(&plan.model) as u64);
-            let (adapted, rank) = (low_rank.adapted(), low_rank.rank);
-            lines.push(format!(
-                "adapters {adapted} have one of rank {rank}: {count} of these parameters train"
-            ));
+            let (adapted, ranks) = (low_rank.adapted(), low_rank.ranks_in_words());
+            lines.push(format!("adapters {adapted} have one of {ranks}: {count} of these parameters train"));
         }
         if forecast.active_parameters < forecast.parameters {
             let active = HumanCount(forecast.active_parameters as u64);

@@ -16,16 +16,19 @@ use super::share::{Applies, Section, Split};
 use super::spec::{FactorStack, Init, Piece, Role};
 use crate::model::config::{FactorInit, LowRank};
 use crate::model::names::EXPERT_PARAMETERS;
+use crate::tape::LowRankMap;
 
 /// The adapters of a linear layer of k adapted maps, which are stacked: one product with all A, then one with each B.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lora<P> {
-    /// (k · padded r, in): r rows for each map, then zeros.
+    /// (sum of padded r, in): r rows for each map, then zeros.
     pub a: P,
-    /// (outs, r): the rows of all maps, one after the other.
+    /// (outs, largest r): the rows of all maps, one after the other, each of r columns, then zeros.
     pub b: P,
-    /// The columns of the layer's output that each map writes.
-    pub outputs: Vec<ColumnRange>,
+    /// The factor of all products, 1 where maps have factors of their own.
+    pub scale: f32,
+    /// The maps, in the order of the rows of B.
+    pub maps: Vec<LowRankMap>,
     /// Number of the layer, for dropout.
     pub layer: usize,
     /// Number of the linear layer within its layer, for dropout.
@@ -39,22 +42,15 @@ pub struct ExpertLora<P> {
     pub a: P,
     /// (E·out, r), with as many rows as the stack that is adapted.
     pub b: P,
+    /// The factor of the products.
+    pub scale: f32,
 }
 
 impl<P> ExpertLora<P> {
     /// Both factors, with each value replaced by the result of `of`.
     pub(super) fn map<Q>(&self, of: &mut impl FnMut(&P) -> Q) -> ExpertLora<Q> {
-        ExpertLora { a: of(&self.a), b: of(&self.b) }
+        ExpertLora { a: of(&self.a), b: of(&self.b), scale: self.scale }
     }
-}
-
-/// Consecutive columns of a product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ColumnRange {
-    /// The first column, a multiple of 4.
-    pub first: u32,
-    /// Number of columns.
-    pub count: u32,
 }
 
 /// The prefix that PEFT puts before the name of a module.
@@ -88,26 +84,35 @@ impl<P> Scope<'_, P> {
         if adapted.is_empty() {
             return None;
         }
-        let outputs = adapted
-            .iter()
-            .map(|piece| ColumnRange { first: piece.first_row as u32, count: piece.rows as u32 })
-            .collect();
-        let a = a_pieces(low_rank, &adapted);
-        let b = b_pieces(&adapted);
-        let [a_rows, b_rows] =
-            [adapted.len() * low_rank.padded_rank(), adapted.iter().map(|piece| piece.rows).sum()];
-        let init = first_factor(low_rank, cols);
+        let name = |piece: &Piece| module_of(&piece.name).to_string();
+        let ranks: Vec<usize> = adapted.iter().map(|piece| low_rank.rank_of(&name(piece))).collect();
+        let scales: Vec<f32> = adapted.iter().map(|piece| low_rank.scale_of(&name(piece)) as f32).collect();
+        let is_common = scales.iter().all(|scale| *scale == scales[0]);
+        let map = |(piece, (rank, scale)): (&&Piece, (&usize, &f32))| LowRankMap {
+            first: piece.first_row as u32,
+            count: piece.rows as u32,
+            rank: *rank as u32,
+            factor: (!is_common).then_some(*scale),
+        };
+        let maps = adapted.iter().zip(ranks.iter().zip(&scales)).map(map).collect();
+        let scale = if is_common { scales[0] } else { 1.0 };
+        let most = ranks.iter().copied().max().unwrap_or(0);
+        let (a, b) = (a_pieces(&ranks, &adapted), b_pieces(&ranks, &adapted));
+        let a_rows = ranks.iter().map(|rank| rank.next_multiple_of(4)).sum();
+        let b_rows = adapted.iter().map(|piece| piece.rows).sum();
+        let init = first_factor(low_rank, most, cols);
         // The factor on the side that is not divided is whole, and each rank has one term of its gradient.
         let [of_a, of_b] = match split {
             None => [None, None],
             Some(split) if split.is_of_columns => [Some(split.clone()), Some(Split::whole(b_rows))],
             Some(split) => [Some(Split::whole(a_rows)), Some(split_of_b(split, &adapted))],
         };
-        let b_shape = [b_rows, low_rank.rank];
+        let b_shape = [b_rows, most];
         Some(Lora {
             a: self.declare(Role::Lora, &format!("{path}.lora_a"), [a_rows, cols], init, a, of_a),
             b: self.declare(Role::Lora, &format!("{path}.lora_b"), b_shape, Init::Zeros, b, of_b),
-            outputs,
+            scale,
+            maps,
             layer,
             place,
         })
@@ -128,7 +133,8 @@ impl<P> Scope<'_, P> {
         let low_rank = self.config.low_rank.as_ref()?;
         let wrapped = wrapped_experts(low_rank, module, of)?;
         let FactorStack { experts, .. } = factors;
-        let (rank, role) = (low_rank.rank, Role::ExpertLora { experts });
+        let name = format!("{module}.{of}");
+        let (rank, role) = (low_rank.rank_of(&name), Role::ExpertLora { experts });
         let a_rows = experts * rank;
         // As of a single matrix.
         let [of_a, of_b] = match split {
@@ -141,10 +147,11 @@ impl<P> Scope<'_, P> {
             ..Piece::plain(rows)
         };
         let (a, b) = (piece("A", a_rows), Piece { factors: Some(factors), ..piece("B", rows) });
-        let init = first_factor(low_rank, cols);
+        let init = first_factor(low_rank, rank, cols);
         Some(ExpertLora {
             a: self.declare(role, &format!("{path}.lora_a"), [a_rows, cols], init, vec![a], of_a),
             b: self.declare(role, &format!("{path}.lora_b"), [rows, rank], Init::Zeros, vec![b], of_b),
+            scale: low_rank.scale_of(&name) as f32,
         })
     }
 }
@@ -162,22 +169,23 @@ pub(crate) fn wrapped_experts(low_rank: &LowRank, module: &str, of: &str) -> Opt
 /// PEFT's name of what a wrapper wraps.
 pub(crate) const BASE_LAYER: &str = ".base_layer";
 
-/// Initial values of A, whose rows have `cols` elements.
-fn first_factor(low_rank: &LowRank, cols: usize) -> Init {
+/// Initial values of A, which has `rank` rows of `cols` elements.
+fn first_factor(low_rank: &LowRank, rank: usize, cols: usize) -> Init {
     match low_rank.init {
         FactorInit::HeUniform => Init::Uniform(1.0 / (cols as f64).sqrt()),
         FactorInit::Normal => Init::Normal(0.01),
+        FactorInit::Gaussian => Init::Normal(1.0 / rank as f64),
     }
 }
 
-fn a_pieces(low_rank: &LowRank, adapted: &[&Piece]) -> Vec<Piece> {
-    let first_rows = (0..).step_by(low_rank.padded_rank());
-    let piece = |(base, first_row): (&&Piece, usize)| Piece {
-        name: factor_name(base, "A"),
-        first_row,
-        ..Piece::plain(low_rank.rank)
+fn a_pieces(ranks: &[usize], adapted: &[&Piece]) -> Vec<Piece> {
+    let mut first_row = 0;
+    let piece = |(base, rank): (&&Piece, &usize)| {
+        let padded = rank.next_multiple_of(4);
+        first_row += padded;
+        Piece { name: factor_name(base, "A"), first_row: first_row - padded, ..Piece::plain(*rank) }
     };
-    adapted.iter().zip(first_rows).map(piece).collect()
+    adapted.iter().zip(ranks).map(piece).collect()
 }
 
 /// How the rows of B are divided; they are the rows of the `adapted` pieces, one after the other.
@@ -199,19 +207,20 @@ fn split_of_b(split: &Split, adapted: &[&Piece]) -> Split {
 }
 
 /// The rows of B are the outputs of its map, so files order them like the map's rows.
-fn b_pieces(adapted: &[&Piece]) -> Vec<Piece> {
-    let mut first_row = 0;
-    let piece = |base: &&Piece| {
+fn b_pieces(ranks: &[usize], adapted: &[&Piece]) -> Vec<Piece> {
+    let (mut first_row, most) = (0, ranks.iter().max());
+    let piece = |(base, rank): (&&Piece, &usize)| {
         first_row += base.rows;
         Piece {
             name: factor_name(base, "B"),
             first_row: first_row - base.rows,
+            cols: Some(*rank).filter(|_| most != Some(rank)),
             heads: base.heads,
             groups: base.groups,
             ..Piece::plain(base.rows)
         }
     };
-    adapted.iter().map(piece).collect()
+    adapted.iter().zip(ranks).map(piece).collect()
 }
 
 fn factor_name(base: &Piece, factor: &str) -> String {

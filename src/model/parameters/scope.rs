@@ -537,6 +537,7 @@ impl StackedRows {
             name: if self.has_kind { format!("{prefix}{name}.{kind}") } else { format!("{prefix}{name}") },
             first_row: *first_row,
             rows: *rows,
+            cols: None,
             is_transposed: false,
             is_scalar: false,
             heads: self.heads.filter(|(_, count)| index < *count).map(|(heads, _)| heads),

@@ -171,6 +171,8 @@ pub struct Piece {
     pub first_row: usize,
     /// Rows; columns of a vector.
     pub rows: usize,
+    /// Columns, if it has fewer than the parameter; the others are zeros.
+    pub cols: Option<usize>,
     /// Whether files hold it as (columns, rows).
     pub is_transposed: bool,
     /// Whether it is a number that files hold without dimensions.
@@ -269,6 +271,16 @@ impl Spec {
         }
     }
 
+    /// Whether it is B of adapters.
+    pub(crate) fn is_second_factor(&self) -> bool {
+        self.role.is_factor() && self.path.ends_with("lora_b")
+    }
+
+    /// Whether files hold it as vectors.
+    pub(crate) fn is_of_vectors(&self) -> bool {
+        self.pieces.iter().all(|piece| self.piece_shape(piece).len() == 1)
+    }
+
     /// Shape of a piece in a file.
     pub fn piece_shape(&self, piece: &Piece) -> Vec<usize> {
         if let Some(factors) = piece.factors {
@@ -284,7 +296,7 @@ impl Spec {
             (_, Some(Stack { experts, .. }), _) => vec![experts, self.whole_cols(), piece.rows / experts],
             _ if piece.is_transposed => vec![self.whole_cols(), piece.rows],
             (_, None, Some(count)) => vec![count, piece.rows / count, self.whole_cols()],
-            (_, None, None) => vec![piece.rows, self.whole_cols()],
+            (_, None, None) => vec![piece.rows, piece.cols.unwrap_or(self.whole_cols())],
         }
     }
 
@@ -294,7 +306,7 @@ impl Spec {
         let range = piece.first_row..piece.first_row + piece.rows;
         let (rows, first, cols) = match self.role {
             role if role.is_row() => (0..1, range.start, range.len()),
-            _ => (range, 0, self.whole_cols()),
+            _ => (range, 0, piece.cols.unwrap_or(self.whole_cols())),
         };
         rows.map(move |row| (row, first, cols))
     }
@@ -362,6 +374,7 @@ impl Piece {
             name: String::new(),
             first_row: 0,
             rows,
+            cols: None,
             is_transposed: false,
             is_scalar: false,
             heads: None,

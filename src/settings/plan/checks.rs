@@ -125,6 +125,7 @@ fn check_groups(plan: &RunPlan, source: &Source) {
             List::FreezeExclude => "model.model_config.freeze_exclude".to_string(),
             List::Holds => pet_path("freeze_include"),
             List::Releases => pet_path("freeze_exclude"),
+            List::Saves => pet_path("modules_to_save"),
             List::NoDecay => "no_decay_params".to_string(),
             List::Group(number) => format!("grouped_lr_schedule.grouped.{number}.params"),
         };

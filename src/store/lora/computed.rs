@@ -1,25 +1,22 @@
 //! The tensors of a model with an adapter that neither file holds in the form in which they are used.
 //!
-//! The factors of all layers of a model have the same rank, and their products the same scale. An adapter may have
-//! another rank and scale for each module: its factors are padded with zeros, and B is scaled. A bias of B becomes a
-//! bias of the layer. A head that the base ties to its embedding becomes a copy of the embedding once either of them
-//! trained by itself.
+//! An adapter may have other ranks and scales than the model: its factors are padded with zeros, and B is scaled. A bias of B becomes a
+//! bias of the layer.
 
 use super::adapter::{Adapter, factor_names};
+use super::config::is_same_scale;
 use super::other_model;
 use crate::error::Result;
 use crate::model::config::LowRank;
 use crate::model::parameters::{Spec, adapted_module, module_of};
-use crate::store::peft_modules;
-use crate::store::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
+use crate::store::weight_files::WeightFiles;
+use crate::store::{peft_modules, wrapped};
 use std::collections::HashMap;
 
 /// Tensors by their names in the model, with values as a file would hold them.
 #[derive(Default)]
 pub(in crate::store) struct ComputedTensors {
     values: HashMap<String, Vec<f32>>,
-    /// The name of the base's embedding, if the embedding is also the head.
-    head: Option<String>,
 }
 
 impl ComputedTensors {
@@ -48,10 +45,6 @@ impl ComputedTensors {
                 _ => {}
             }
         }
-        let has_head = pieces().any(|(_, piece)| piece.name == HEAD);
-        if has_head && !base.holds(HEAD) && peft_modules::find(&adapter.files, HEAD).is_none() {
-            computed.head = EMBEDDINGS.iter().find(|name| base.holds(name)).map(|name| (*name).to_string());
-        }
         Ok(computed)
     }
 
@@ -68,11 +61,10 @@ impl ComputedTensors {
         let Some((own, scale)) = own.and_then(|own| Some((own, adapter.scale_of(own)?))) else {
             return Ok(());
         };
-        let (rank, wanted) = (adapter.rank_of(own), low_rank.rank);
-        if adapter.keeps_base()
-            && rank == wanted
-            && (scale - low_rank.scale()).abs() <= 1e-9 * low_rank.scale()
-        {
+        let key = wrapped::alone(adapter.parameter_of(own).unwrap_or(own));
+        let (rank, wanted, wanted_scale) =
+            (adapter.rank_of(own), low_rank.rank_of(&key), low_rank.scale_of(&key));
+        if adapter.keeps_base() && rank == wanted && is_same_scale(scale, wanted_scale) {
             return Ok(());
         }
         if rank > wanted {
@@ -83,7 +75,7 @@ impl ComputedTensors {
             ));
         }
         if adapter.parameter_of(own).is_some() {
-            let padded = adapter.expert_factors(own)?.padded(wanted, low_rank.scale());
+            let padded = adapter.expert_factors(own)?.padded(wanted, wanted_scale);
             let [a, b] = factor_names(module);
             self.values.extend([(a, padded.a), (b, padded.b)]);
             return Ok(());
@@ -94,7 +86,7 @@ impl ComputedTensors {
         let [a, b] = factor_names(module);
         let mut padded = factors.a;
         padded.resize(padded.len() / rank * wanted, 0.0);
-        let share = factors.scale / low_rank.scale();
+        let share = factors.scale / wanted_scale;
         let row = |row: &[f32]| {
             let scaled = row.iter().map(|value| (share * f64::from(*value)) as f32);
             scaled.chain(std::iter::repeat_n(0.0, wanted - rank)).collect::<Vec<f32>>()
@@ -130,10 +122,5 @@ impl ComputedTensors {
     /// The values of the tensor `name`, if they were computed.
     pub fn values(&self, name: &str) -> Option<&[f32]> {
         self.values.get(name).map(Vec::as_slice)
-    }
-
-    /// The name of the tensor `name` in the base.
-    pub fn in_base<'a>(&'a self, name: &'a str) -> &'a str {
-        self.head.as_deref().filter(|_| name == HEAD).unwrap_or(name)
     }
 }

@@ -5,10 +5,11 @@ use super::{CONFIG, KIND, MERGED, REMEDY};
 use crate::durable::{Pairs, read_json};
 use crate::error::{Error, Result};
 use crate::model::config::LowRank;
-use crate::model::groups::compile;
+use crate::model::groups::compile_end;
 use crate::model::last_part;
 use crate::model::names::EXPERT_PARAMETERS;
 use crate::model::parameters::BASE_LAYER;
+use crate::store::wrapped::alone;
 use regex::bytes::Regex;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
@@ -148,11 +149,22 @@ impl LoraConfig {
         Patterns::of(&self.rank_pattern, module).unwrap_or(self.r)
     }
 
+    /// The scale of the product of A and B of the adapter of `module`, times its rank or the root of it.
+    pub fn alpha_of(&self, module: &str) -> f64 {
+        Patterns::of(&self.alpha_pattern, module).unwrap_or(self.lora_alpha)
+    }
+
     /// The scale of the product of A and B of the adapter of `module`.
     pub fn scale_of(&self, module: &str) -> f64 {
-        let alpha = Patterns::of(&self.alpha_pattern, module).unwrap_or(self.lora_alpha);
+        let alpha = self.alpha_of(module);
         let rank = self.rank_of(module) as f64;
         alpha / if self.use_rslora { rank.sqrt() } else { rank }
+    }
+
+    /// Whether scales have the root of the rank below them.
+    #[cfg(feature = "cli")]
+    pub fn is_rank_stabilised(&self) -> bool {
+        self.use_rslora
     }
 
     /// What the adapter's initial values left of the base.
@@ -207,19 +219,25 @@ impl LoraConfig {
         }
         let differs = |module: &&&str| {
             let (rank, scale) = (self.rank_of(module), self.scale_of(module));
-            rank != low_rank.rank || (scale - low_rank.scale()).abs() > 1e-9 * low_rank.scale()
+            let own = alone(module);
+            rank != low_rank.rank_of(&own) || !is_same_scale(scale, low_rank.scale_of(&own))
         };
         let Some(module) = modules.iter().find(differs) else { return Ok(()) };
         let message = format!(
             "is of rank {} with a factor of {}, and this run's adapters are of rank {} with a factor of {} (`{module}`); change \
-             lora_rank and lora_alpha of pet_config",
+             lora_rank and lora_alpha of pet_config, or its rank_pattern, alpha_pattern and use_rslora",
             self.rank_of(module),
             self.scale_of(module),
-            low_rank.rank,
-            low_rank.scale()
+            low_rank.rank_of(&alone(module)),
+            low_rank.scale_of(&alone(module))
         );
         Err(Error::file(weights, message))
     }
+}
+
+/// Whether two factors of products differ by rounding alone.
+pub(super) fn is_same_scale(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 1e-9 * other
 }
 
 /// Values by patterns of module names, in the order of the file. The first pattern that matches the end of a name
@@ -236,7 +254,7 @@ impl<T: Copy> Patterns<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Patterns<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let compiled = |(pattern, value)| Ok((compile(&format!(r"^(?:.*\.)?(?:{pattern})$"))?, value));
+        let compiled = |(pattern, value): (String, T)| Ok((compile_end(&pattern)?, value));
         let Pairs(pairs) = Pairs::deserialize(deserializer)?;
         pairs
             .into_iter()

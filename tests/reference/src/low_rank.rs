@@ -1,7 +1,7 @@
 //! Low-rank adapters (Hu et al. 2021, arXiv:2106.09685): a linear map that is trained by adding the product of two thin
 //! matrices to it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::gpt::Shape;
 use super::matmul::{matmul_nn, matmul_nt, matmul_tn};
@@ -13,6 +13,8 @@ pub struct LowRank {
     pub rank: usize,
     /// Factor of the product, α / r.
     pub scale: f64,
+    /// Other ranks and factors, by names of `modules` and `parameters`.
+    pub others: BTreeMap<String, (usize, f64)>,
     /// Names of the linear layers that have one, without `.weight`.
     pub modules: BTreeSet<String>,
     /// Names of the parameters of all experts of a layer that have one: `model.layers.0.mlp.experts.down_proj`.
@@ -62,6 +64,11 @@ fn inner(x: &[f64], a: &[f64], scale: f64, [m, k, r]: [usize; 3]) -> Vec<f64> {
 }
 
 impl LowRank {
+    /// The rank and the factor of the adapter of `name`.
+    pub fn of(&self, name: &str) -> (usize, f64) {
+        self.others.get(name).copied().unwrap_or((self.rank, self.scale))
+    }
+
     /// The name of a factor, `A` or `B`, of the adapter of `module`, as PEFT calls it.
     pub fn factor(module: &str, factor: &str) -> String {
         format!("base_model.model.{module}.lora_{factor}.weight")
@@ -83,7 +90,8 @@ impl Shape {
         let factors = |(name, count): &(String, usize)| {
             let module = name.strip_suffix(".weight").filter(|module| low_rank.modules.contains(*module))?;
             let inputs = self.inputs_of(module, *count);
-            let sizes = [("A", low_rank.rank * inputs), ("B", count / inputs * low_rank.rank)];
+            let (rank, _) = low_rank.of(module);
+            let sizes = [("A", rank * inputs), ("B", count / inputs * rank)];
             Some(sizes.map(|(factor, count)| (LowRank::factor(module, factor), count)))
         };
         let mut list: Vec<(String, usize)> = model.iter().filter_map(factors).flatten().collect();
@@ -97,7 +105,7 @@ impl Shape {
             let adapter = low_rank.of_experts(module, of).expect("it is among them");
             let sizes = [("A", inputs), ("B", outputs)];
             list.extend(sizes.map(|(factor, size)| {
-                (LowRank::factor(&adapter, factor), mixture.experts * low_rank.rank * size)
+                (LowRank::factor(&adapter, factor), mixture.experts * low_rank.of(parameter).0 * size)
             }));
         }
         list

@@ -45,8 +45,8 @@ pub(super) fn forward(shape: &Shape, weights: &Weights, tokens: &[u32], x: &[f64
     let [rows, cols, hidden] = [tokens.len(), layers * width, shape.hidden_size];
     let mut projected = linear(x, &weights[&format!("{CONTEXT}.weight")], None, rows, cols, hidden);
     if let Some((adapters, [a, b])) = adapter(shape) {
-        let sizes = [rows, cols, hidden, adapters.rank];
-        projected = add(&projected, &low_rank(x, &weights[&a], &weights[&b], adapters.scale, sizes));
+        let sizes = [rows, cols, hidden, adapters.of(CONTEXT).0];
+        projected = add(&projected, &low_rank(x, &weights[&a], &weights[&b], adapters.of(CONTEXT).1, sizes));
     }
     let context = store(scaled(&projected, 1.0 / (hidden as f64).sqrt()));
     let normed = store(scaled(&shape.norm(weights, NORM, &context), FRAC_1_SQRT_2));
@@ -82,9 +82,9 @@ pub(super) fn backward(
     let (dx, dw, _) = linear_backward(x, &weights[&name], &dprojected, rows, cols, hidden);
     accumulate(grads, &name, dw);
     let Some((adapters, [a, b])) = adapter(shape) else { return dx };
-    let sizes = [rows, cols, hidden, adapters.rank];
+    let sizes = [rows, cols, hidden, adapters.of(CONTEXT).0];
     let (through, da, db) =
-        low_rank_backward(x, &weights[&a], &weights[&b], &dprojected, adapters.scale, sizes);
+        low_rank_backward(x, &weights[&a], &weights[&b], &dprojected, adapters.of(CONTEXT).1, sizes);
     accumulate(grads, &a, da);
     accumulate(grads, &b, db);
     add(&dx, &through)

@@ -121,6 +121,7 @@ impl Block<'_> {
     fn linear_factors(&self, name: &str) -> Option<(f64, [String; 2], usize)> {
         let module = self.path(name.strip_suffix(".weight")?);
         let adapters = self.shape.low_rank.as_ref().filter(|adapters| adapters.modules.contains(&module))?;
-        Some((adapters.scale, ["A", "B"].map(|factor| LowRank::factor(&module, factor)), adapters.rank))
+        let (rank, scale) = adapters.of(&module);
+        Some((scale, ["A", "B"].map(|factor| LowRank::factor(&module, factor)), rank))
     }
 }

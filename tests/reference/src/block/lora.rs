@@ -42,7 +42,8 @@ impl Block<'_> {
         let adapters = self.shape.low_rank.as_ref().filter(|adapters| adapters.modules.contains(&path))?;
         let rows = self.positions.len();
         let [a, b] = ["A", "B"].map(|factor| LowRank::factor(&path, factor));
-        let sizes = [rows, y.len() / rows, x.len() / rows, adapters.rank];
-        Some(Lora { scale: adapters.scale, a, b, sizes })
+        let (rank, scale) = adapters.of(&path);
+        let sizes = [rows, y.len() / rows, x.len() / rows, rank];
+        Some(Lora { scale, a, b, sizes })
     }
 }

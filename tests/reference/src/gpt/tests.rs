@@ -228,7 +228,13 @@ const POSITIONS: [u32; 2 * T] = [0, 1, 2, 3, 4, 7, 8, 9, 10, 11];
 fn adapted(shape: &Shape, modules: &[&str]) -> Shape {
     let modules = modules.iter().map(|module| module.to_string()).collect();
     Shape {
-        low_rank: Some(LowRank { rank: 2, scale: 1.5, modules, parameters: Default::default() }),
+        low_rank: Some(LowRank {
+            rank: 2,
+            scale: 1.5,
+            modules,
+            parameters: Default::default(),
+            others: Default::default(),
+        }),
         ..shape.clone()
     }
 }

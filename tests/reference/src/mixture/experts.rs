@@ -75,14 +75,15 @@ impl Layer<'_> {
     /// shared expert.
     fn lora(&self, name: &str, of: &str, x: &[f64], n: usize) -> Option<ExpertLora> {
         let expert: usize = name.strip_prefix("experts.")?.parse().ok()?;
-        let adapter = self.low_rank?.of_experts(&format!("{}.experts", self.path), of)?;
+        let module = format!("{}.experts", self.path);
+        let adapter = self.low_rank?.of_experts(&module, of)?;
         let names = ["A", "B"].map(|factor| LowRank::factor(&adapter, factor));
-        let (rank, experts) = (self.low_rank?.rank, self.mixture.experts);
+        let ((rank, scale), experts) = (self.low_rank?.of(&format!("{module}.{of}")), self.mixture.experts);
         let a = &self.weights[&names[0]];
         let k = a.len() / (rank * experts);
         let factors = of_expert(a, &self.weights[&names[1]], expert, [experts, n, k, rank]);
         let sizes = [x.len() / k, n, k, rank];
-        Some(ExpertLora { scale: self.low_rank?.scale, names, factors, sizes, expert, experts })
+        Some(ExpertLora { scale, names, factors, sizes, expert, experts })
     }
 
     /// The shared expert on x (N, D), times σ(x·w) if it is gated.
@@ -211,8 +212,9 @@ impl Layer<'_> {
         let low_rank = self.low_rank.filter(|low_rank| low_rank.modules.contains(&module))?;
         let names = ["A", "B"].map(|factor| LowRank::factor(&module, factor));
         let factors = names.each_ref().map(|name| self.weights[name].clone());
-        let sizes = [m, n, k, low_rank.rank];
-        Some(ExpertLora { scale: low_rank.scale, names, factors, sizes, expert: 0, experts: 1 })
+        let (rank, scale) = low_rank.of(&module);
+        let sizes = [m, n, k, rank];
+        Some(ExpertLora { scale, names, factors, sizes, expert: 0, experts: 1 })
     }
 }
 
