@@ -16,6 +16,7 @@ use gristmill::element::Element::{Bf16, F16, F32, Int8, Nf4, U32};
 use gristmill::ops::attention::{Attention, AttentionTensors, Sinks, attention, attention_backward};
 use gristmill::ops::causal_conv::{CausalConv, ConvForm};
 use gristmill::ops::clip;
+use gristmill::ops::column_scale::{ColumnFactors, Terms, column_scale, column_scale_backward_weight};
 use gristmill::ops::dropout::{Dropout, DropoutState, dropout};
 use gristmill::ops::gated_delta_rule::{
     CHUNK, DeltaInputs, GatedDeltaRule, gated_delta_rule, gated_delta_rule_backward, gated_delta_rule_step,
@@ -33,6 +34,7 @@ use gristmill::ops::preference::{PairLoss, Preference};
 use gristmill::ops::rms_norm::RmsNorm;
 use gristmill::ops::rope::Rope;
 use gristmill::ops::rounding::Rounding;
+use gristmill::ops::row_squares::{LowRankFactors, row_squares};
 use gristmill::ops::step_state::{LossState, PreferenceState, StepState};
 use gristmill::ops::swiglu::Gate;
 use gristmill::ops::xielu::{self, Xielu};
@@ -571,6 +573,30 @@ fn monitors(c: &mut Criterion) {
         let x = row.tensor(8192, D, Bf16);
         largest::largest(&mut row.rec, x, None);
         Work::Bytes(2.0 * 8192.0 * D as f64)
+    });
+    for weights in [F32, Nf4] {
+        row(c, &gpu, &format!("row_squares 16 {weights:?}"), |row| {
+            let element = F32;
+            let (w, squares) = (row.tensor(F, D, weights), row.tensor(1, F, F32));
+            let (a, b) = (row.tensor(16, D, element), row.tensor(F, 16, element));
+            let added = LowRankFactors { a, b, factor: 2.0 };
+            row_squares(&mut row.rec, w, Some(added), squares);
+            Work::Flops(2.0 * 17.0 * f64::from(F) * D as f64)
+        });
+    }
+    row(c, &gpu, "column_scale", |row| {
+        let [x, residual, y] = [0; 3].map(|_| row.tensor(N, D, F32));
+        let [magnitudes, squares] = [0; 2].map(|_| row.tensor(1, D, F32));
+        let of = ColumnFactors { magnitudes, squares: Some(squares) };
+        column_scale(&mut row.rec, x, of, Terms { residual: Some(residual), ..Terms::default() }, y);
+        Work::Bytes(12.0 * N as f64 * D as f64)
+    });
+    row(c, &gpu, "column_scale_backward_weight", |row| {
+        let [x, dy] = [0; 2].map(|_| row.tensor(N, D, F32));
+        let [magnitudes, squares, gradient] = [0; 3].map(|_| row.tensor(1, D, F32));
+        let of = ColumnFactors { magnitudes, squares: Some(squares) };
+        column_scale_backward_weight(&mut row.rec, x, dy, of, None, gradient);
+        Work::Bytes(8.0 * N as f64 * D as f64)
     });
     row(c, &gpu, "max_logit 16 heads", |row| {
         let (logits, largest) = (row.tensor(8192, 16, F32), row.tensor(1, 16, U32));

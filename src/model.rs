@@ -17,6 +17,7 @@ pub mod groups;
 pub mod init;
 mod latent;
 mod linear;
+mod magnitudes;
 mod mixture;
 mod modules;
 mod multi_token;
@@ -29,6 +30,7 @@ pub use batch::{AheadTensors, BatchTensors, DataArrays, PairTensors};
 pub use buffers::ModelBuffers;
 pub use context::{Cache, ForwardContext, KeyCache, LinearCache, Masks, Mode, Training};
 pub use expert_state::ExpertState;
+pub(crate) use magnitudes::{fold, start_from_norms};
 pub(crate) use mixture::{widest_expert_tensor, widest_spread_tensor};
 #[cfg(feature = "cli")]
 pub(crate) use modules::ALL_LINEAR;

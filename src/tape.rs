@@ -15,6 +15,7 @@ mod latent_heads;
 mod linear;
 mod linear_attention;
 mod low_rank;
+mod magnitudes;
 mod ops;
 mod parameter;
 mod recompute;

@@ -74,6 +74,9 @@ pub struct Arguments {
     /// Divide the adapters' product by the root of the rank (rsLoRA)
     #[arg(long, conflicts_with = "full")]
     rslora: bool,
+    /// Learn a magnitude of each output beside the adapters (DoRA)
+    #[arg(long, conflicts_with = "full")]
+    dora: bool,
     /// The learning rate of the adapters' second factors, as a multiple of the rate of the first (LoRA+) [default: 1]
     #[arg(long, value_name = "RATIO", conflicts_with = "full", value_parser = numbers::above_zero)]
     loraplus: Option<f64>,
@@ -83,7 +86,7 @@ pub struct Arguments {
     /// Train the adapter in this folder further, as PEFT or a run has saved it: its rank, layers and more are taken
     /// from there
     #[arg(long = "adapter", value_name = "FOLDER",
-        conflicts_with_all = ["full", "lora", "lora_alpha", "targets", "rslora", "save_modules"])]
+        conflicts_with_all = ["full", "lora", "lora_alpha", "targets", "rslora", "dora", "save_modules"])]
     begun: Option<PathBuf>,
     /// Store the frozen matrices under the adapters in 4 or 8 bits
     #[arg(long, value_name = "TYPE", value_parser = BaseType::ALL.map(BaseType::name), conflicts_with = "full")]

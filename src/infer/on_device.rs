@@ -2,12 +2,14 @@
 
 use crate::device::{Buffers, Gpu, Guard, Prepared, Reader};
 use crate::error::{Error, Result};
+use crate::kernels::Capabilities;
 use crate::model::ModelBuffers;
 use crate::model::arena::{Arena, ArenaLayout};
-use crate::model::config::ModelConfig;
+use crate::model::config::{LowRank, Magnitudes, ModelConfig};
+use crate::model::fold;
 use crate::model::parameters::{Gpt, Spec};
 use crate::perf::limits::misfit_of_loaded;
-use crate::record::{MemoryPlan, Persistents, Recording, Tensor};
+use crate::record::{MemoryPlan, Persistents, Recorder, Recording, Tensor};
 use crate::store::checkpoint::{WeightTensors, load_whole_weights};
 use crate::tape::Parameter;
 use crate::train::weight_upload::portions;
@@ -85,6 +87,8 @@ impl Loading {
     ) -> Result<OnDevice<'gpu>> {
         let Self { persistents, model_buffers, whole, layout, weights } = self;
         let config = saved.model;
+        let folded = folded(&layout, &weights, config, gpu.capabilities())?;
+        let recordings: &[&Recording] = &[recordings, &folded.iter().collect::<Vec<_>>()].concat();
         let advise = |error| match error {
             Error::OutOfMemory { .. } => misfit_of_loaded(error, remedy),
             other => other,
@@ -101,8 +105,26 @@ impl Loading {
         let tensors = WeightTensors { layout: &layout, arena: &weights, whole: &whole, experts, low_rank };
         load_whole_weights(tensors, saved.weights, saved.adapter, saved.base, write)?;
         let reader = Reader::new(gpu, read.bytes()).await.map_err(advise)?;
-        Ok(OnDevice { gpu, buffers, prepared, reader })
+        let on_device = OnDevice { gpu, buffers, prepared, reader };
+        if folded.is_some() {
+            on_device.replay(recordings.len() - 1).await?;
+        }
+        Ok(on_device)
     }
+}
+
+/// Divides the magnitudes of adapters by norms, if there are some: they are read for each token.
+fn folded(
+    layout: &ArenaLayout,
+    weights: &Arena,
+    config: &ModelConfig,
+    capabilities: Capabilities,
+) -> Result<Option<Recording>> {
+    let folds = |low_rank: &&LowRank| low_rank.magnitudes == Magnitudes::Folded;
+    let Some(low_rank) = config.low_rank.as_ref().filter(folds) else { return Ok(None) };
+    let mut rec = Recorder::new("magnitudes", capabilities);
+    fold(&mut rec, layout, low_rank, weights);
+    rec.try_finish().map(Some)
 }
 
 impl OnDevice<'_> {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::hugging_face::generation::{self, GenerationConfig};
 use crate::hugging_face::refuse_name_of_hub;
 use crate::infer::on_device::SavedModel;
-use crate::model::config::ModelConfig;
+use crate::model::config::{LowRank, ModelConfig};
 use crate::settings::{BaseType, Override, RunConfig, RunPlan};
 use crate::store::checkpoint::torch_dtype;
 use crate::store::export::float_types;
@@ -114,10 +114,12 @@ impl OpenedModel {
         // As in a plan, the ranks of a run need not exist: its model generates on one rank.
         let config = outline_of_model(&path, overrides, None)?;
         let is_named = overrides.iter().any(|one| one.path == TOKENIZER || one.lies_within(TOKENIZER));
-        match run_of(&path) {
-            Some(_) => Self::of_run(&path, config, is_named),
-            None => Self::of_folder(&path, config),
-        }
+        let mut run = match run_of(&path) {
+            Some(_) => Self::of_run(&path, config, is_named)?,
+            None => Self::of_folder(&path, config)?,
+        };
+        run.plan.model.low_rank.iter_mut().for_each(LowRank::fold);
+        Ok(run)
     }
 
     /// The model of a run, with the tokenizer that its checkpoint has, unless another one `is_named`: the files that

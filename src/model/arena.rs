@@ -181,6 +181,13 @@ impl ArenaLayout {
         parameter(spec, parts, weights, gradients.map(|arena| arena as &dyn Holds))
     }
 
+    /// The weights of the parameter at `path`.
+    #[track_caller]
+    pub(crate) fn held(&self, path: &str, weights: &dyn Holds) -> Parameter {
+        let (spec, parts) = self.find(path);
+        parameter(spec, parts, weights, None)
+    }
+
     /// A parameter and its parts.
     #[track_caller]
     pub fn find(&self, path: &str) -> &(Spec, Vec<Part>) {

@@ -13,7 +13,7 @@ pub use latent::{LatentAttention, LatentRotation};
 pub(crate) use layer::kv_source;
 pub use layer::{LayerConfig, Mixer, Rotary};
 pub use linear::LinearAttention;
-pub use low_rank::{FactorInit, LowRank};
+pub use low_rank::{FactorInit, LowRank, Magnitudes};
 pub use mixture::{
     BalanceLosses, Capacity, HotExperts, MixtureConfig, MultiToken, SharedExpert, TokenDispatch,
 };

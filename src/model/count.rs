@@ -140,6 +140,7 @@ fn multiplied(config: &ModelConfig, spec: &Spec) -> usize {
         | Role::Router
         | Role::Convolution
         | Role::Lora
+        | Role::Magnitudes
         | Role::ExpertLora { .. } => active(config, spec),
         Role::Embedding
         | Role::LayerEmbedding

@@ -8,12 +8,14 @@
 //!
 //! What may differ between layers is read from [`ModelConfig::layer`](super::config::ModelConfig::layer).
 
-use super::config::{Activation, Gate, Norm, NormPlacement, ParallelResidual};
+use super::config::{Activation, Gate, Magnitudes, Norm, NormPlacement, ParallelResidual};
 use super::context::{DropoutSite, ForwardContext};
 use super::multi_token::Prediction;
 use super::parameters::{Block, DenseFeedForward, FeedForward, Gpt, Linear, Lora, NormWeights};
 use super::per_layer::LayerInputs;
 use super::stages::Chunk;
+use crate::element::Element;
+use crate::ops::column_scale::ColumnFactors;
 use crate::ops::dropout::{Dropout, MaskPart};
 use crate::ops::matrix_ranks::MatrixRanks;
 use crate::record::Tensor;
@@ -430,8 +432,22 @@ impl Linear<Parameter> {
         factor: Option<f32>,
         ranks: Option<&MatrixRanks>,
     ) -> Var {
+        if let Some((lora, magnitudes)) = self.magnitudes().filter(|_| ctx.adapts()) {
+            let y = tape.linear(x, &self.weight, None, None); // (N, rows), without bias and factor
+            let y = lora.add(tape, ctx, x, y, None, ranks);
+            let of = lora.column_factors(tape, ctx, &self.weight, magnitudes);
+            return tape.scope("magnitudes", |tape| {
+                tape.scaled_columns(y, (magnitudes, of), self.bias.as_ref(), residual, factor)
+            });
+        }
         let y = tape.scaled_linear(x, &self.weight, self.bias.as_ref(), residual, factor);
         self.adapted(tape, ctx, x, y, factor, ranks)
+    }
+
+    /// The adapters, if they scale the columns of the product, and their magnitudes.
+    fn magnitudes(&self) -> Option<(&Lora<Parameter>, &Parameter)> {
+        let lora = self.lora.as_ref()?;
+        Some((lora, lora.magnitudes.as_ref()?))
     }
 
     /// y plus the adapters' output times `factor`; their input x is some columns of the whole if `ranks` share them.
@@ -508,6 +524,30 @@ impl Linear<Parameter> {
 }
 
 impl Lora<Parameter> {
+    /// The factors of the columns of the product with `weight` (rows, in): 1 where no map is adapted.
+    fn column_factors(
+        &self,
+        tape: &mut Tape<'_, '_>,
+        ctx: &ForwardContext<'_>,
+        weight: &Parameter,
+        magnitudes: &Parameter,
+    ) -> ColumnFactors {
+        let is_learned = ctx.config.low_rank.as_ref().is_some_and(|of| of.magnitudes == Magnitudes::Learned);
+        let magnitudes = magnitudes.weight();
+        if !is_learned {
+            return ColumnFactors { magnitudes, squares: None };
+        }
+        // They are few numbers, and cost as much as some rows of the product.
+        let squares = tape.keeping(|tape| {
+            tape.scope("row_squares", |tape| {
+                let squares = tape.rec.tensor("squares", 1, magnitudes.cols, Element::F32);
+                self.row_squares(tape.rec, weight, true, squares);
+                squares
+            })
+        });
+        ColumnFactors { magnitudes, squares: Some(squares) }
+    }
+
     /// y + factor · scale · (dropout(x) Aᵀ) Bᵀ, in place: y must have no other reader.
     fn add<'p>(
         &'p self,

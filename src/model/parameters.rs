@@ -26,7 +26,7 @@ pub use feed_forward::{
 };
 pub use latent::{Latent, LatentQueries};
 pub use linear::LinearMixer;
-pub(crate) use lora::{BASE_LAYER, PEFT_PREFIX, adapted_module};
+pub(crate) use lora::{BASE_LAYER, MAGNITUDES, PEFT_PREFIX, adapted_module};
 pub use lora::{ExpertLora, Lora, module_of};
 pub use multi_token::MultiTokenBlock;
 pub use per_layer::{LayerInput, PerLayer};

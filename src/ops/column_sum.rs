@@ -48,8 +48,9 @@ pub(super) fn fold_partials(rec: &mut Recorder, partials: Tensor, y: Tensor) {
     fold_scaled(rec, partials, y, None);
 }
 
+/// y (1, D) += factor · Σ_rows of f32 partials (P, D).
 #[track_caller]
-fn fold_scaled(rec: &mut Recorder, partials: Tensor, y: Tensor, factor: Option<f32>) {
+pub(super) fn fold_scaled(rec: &mut Recorder, partials: Tensor, y: Tensor, factor: Option<f32>) {
     assert!(y.rows == 1 && y.element == Element::F32, "a sum over rows must go to one f32 row");
     launch(rec, partials, y, partials.rows, true, factor);
 }

@@ -267,8 +267,8 @@ pub(crate) fn load(
 }
 
 /// Reads weights alone, and the biases of routers if the files have them. `path` is a safetensors file, the index of
-/// several, a folder with either, or a checkpoint that names its base. Returns what was read. Adapters that lie beside the
-/// weights are read too. Tensors that the model has no place for are left out if `is_partial`.
+/// several, a folder with either, or a checkpoint that names its base. Returns what was read, and whether adapters that
+/// lie beside the weights were read too. Tensors that the model has no place for are left out if `is_partial`.
 ///
 /// # Errors
 /// A file that is missing or damaged; a tensor that is missing, of another shape, or without a place.
@@ -277,13 +277,14 @@ pub(crate) fn load_weights(
     path: &Path,
     is_partial: bool,
     write: impl Fn(Tensor, &[u8]),
-) -> Result<String> {
+) -> Result<(String, bool)> {
     let (model, _) = resolve(path, None)?;
     let beside = lora::beside(&chosen(path)?);
     if let Some((adapter, low_rank)) = beside.as_ref().zip(weights.low_rank) {
         check_trained(weights, &Adapter::open(adapter)?, low_rank)?;
     }
-    load_resolved(weights, &model, beside, is_partial, write)
+    let has_adapters = beside.is_some();
+    Ok((load_resolved(weights, &model, beside, is_partial, write)?, has_adapters))
 }
 
 /// Checks that an adapter can go on training, with all tensors that it has beside its factors.

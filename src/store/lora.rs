@@ -12,7 +12,7 @@ mod config;
 mod keys;
 mod start;
 
-pub(super) use adapter::{Adapter, Factors, factor_names};
+pub(super) use adapter::{Adapter, Factors, factor_names, scaled_to};
 pub(super) use computed::ComputedTensors;
 pub(super) use config::LoraConfig;
 
@@ -20,7 +20,7 @@ use super::OUTPUT_DIR;
 use super::weight_faults::OTHER_MODEL;
 use crate::durable::read_json;
 use crate::error::{Error, Result};
-use crate::model::config::LowRank;
+use crate::model::config::{LowRank, Magnitudes};
 use crate::model::last_part;
 use crate::model::names::EXPERT_PARAMETERS;
 use crate::model::parameters::{Role, Spec, module_of};
@@ -84,6 +84,7 @@ pub(super) fn write_config(
         "r": low_rank.rank,
         "lora_alpha": low_rank.alpha,
         "use_rslora": low_rank.is_rank_stabilised,
+        "use_dora": low_rank.magnitudes != Magnitudes::None,
         "rank_pattern": ranks,
         "alpha_pattern": alphas,
         "lora_dropout": low_rank.dropout,

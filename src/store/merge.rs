@@ -2,7 +2,7 @@
 
 use super::base::{Base, holds_model};
 use super::experts::{ExpertFactors, ExpertTensors};
-use super::lora::{self, Adapter, Factors, factor_names};
+use super::lora::{self, Adapter, Factors, factor_names, scaled_to};
 use super::model_path::{chosen, folder_of, resolve, run_of};
 use super::peft_modules;
 use super::rewrite::{RewriteOptions, rewrite};
@@ -398,14 +398,20 @@ impl Merging<'_> {
             self.adapter.factors(module, self.base, &matrix, is_transposed)?;
         let width = values.len() / rows;
         let inputs = if is_transposed { rows } else { width };
+        let magnitudes = self.adapter.magnitudes(module, b.len() / rank)?;
         for (row, output) in outputs.into_iter().flatten().enumerate() {
-            for input in 0..inputs {
-                let place = if is_transposed { input * width + output } else { output * width + input };
+            let place =
+                |input: usize| if is_transposed { input * width + output } else { output * width + input };
+            let sum = |input: usize| {
                 let product =
                     (0..rank).map(|i| f64::from(b[row * rank + i]) * f64::from(a[i * inputs + input]));
-                let sum = f64::from(values[place]) + scale * product.sum::<f64>();
-                values[place] = sum as f32;
+                f64::from(values[place(input)]) + scale * product.sum::<f64>()
+            };
+            let mut sums: Vec<f64> = (0..inputs).map(sum).collect();
+            if let Some(magnitudes) = &magnitudes {
+                scaled_to(&mut sums, magnitudes[row]);
             }
+            sums.into_iter().enumerate().for_each(|(input, sum)| values[place(input)] = sum as f32);
         }
         Ok(())
     }

@@ -117,6 +117,8 @@ pub(crate) struct StandaloneAdapter {
     parameters: BTreeSet<String>,
     /// The modules whose second factor has a bias.
     biased: BTreeSet<String>,
+    /// Whether it scales outputs by magnitudes.
+    has_magnitudes: bool,
     /// Whether it has its own embedding or head, even where the model ties the two.
     is_apart: bool,
 }
@@ -141,6 +143,7 @@ impl StandaloneAdapter {
             modules: adapter.modules().map(wrapped::alone).collect(),
             parameters: adapter.parameters().map(wrapped::alone).collect(),
             biased: adapter.modules().filter(|module| adapter.has_bias(module)).map(wrapped::alone).collect(),
+            has_magnitudes: adapter.has_magnitudes(),
             is_apart: adapter.is_apart(),
             weights,
         })
@@ -224,6 +227,7 @@ impl StandaloneAdapter {
             ("lora_rank", json!(config.rank_of(first))),
             ("lora_alpha", json!(config.alpha_of(first))),
             ("use_rslora", json!(config.is_rank_stabilised())),
+            ("use_dora", json!(config.use_dora)),
             ("target_modules", self.patterns(&self.modules)),
             ("target_parameters", self.patterns(&self.parameters)),
             ("modules_to_save", json!(config.modules_to_save.clone().unwrap_or_default())),
@@ -246,7 +250,7 @@ impl StandaloneAdapter {
     pub fn pet_config(&self) -> Value {
         json!({
             "pet_type": "lora", "lora_rank": self.rank, "lora_alpha": self.alpha, "random_base": true, "lora_dropout": 0,
-            "use_rslora": false, "rank_pattern": {}, "alpha_pattern": {}, "modules_to_save": [],
+            "use_dora": self.has_magnitudes, "use_rslora": false, "rank_pattern": {}, "alpha_pattern": {}, "modules_to_save": [],
             "ensure_weight_tying": false, "loraplus_lr_ratio": 1,
             "target_modules": self.patterns(&self.modules), "target_parameters": self.patterns(&self.parameters),
             "exclude_layers": [], "freeze_include": [], "freeze_exclude": [],
@@ -341,6 +345,7 @@ mod tests {
             modules,
             parameters: ["layers.0.mlp.experts.down_proj".to_string()].into(),
             biased: none,
+            has_magnitudes: false,
             is_apart: false,
         };
         let config = alone.pet_config();

@@ -70,6 +70,7 @@ impl Trainer<'_> {
         moved: Option<&Path>,
     ) -> Result<(TrainerState, Option<Base>)> {
         self.has_stale_copies.store(true, Ordering::Relaxed);
+        self.has_stale_magnitudes.store(false, Ordering::Relaxed);
         let tensors = self.tensors_in_training();
         checkpoint::load(tensors, folder, expected, moved, default_decision, self.portions())
     }
@@ -119,7 +120,9 @@ impl Trainer<'_> {
     pub fn load_weights(&self, path: &Path, is_partial: bool) -> Result<String> {
         let weights = self.tensors_in_training().weights;
         self.has_stale_copies.store(true, Ordering::Relaxed);
-        checkpoint::load_weights(weights, path, is_partial, self.portions())
+        let (contents, has_adapters) = checkpoint::load_weights(weights, path, is_partial, self.portions())?;
+        self.has_stale_magnitudes.store(!has_adapters, Ordering::Relaxed);
+        Ok(contents)
     }
 
     /// Reads only adapters: `path` is PEFT's file, its folder, or a checkpoint that has one.
@@ -130,6 +133,7 @@ impl Trainer<'_> {
     pub fn load_lora(&self, path: &Path) -> Result<()> {
         let weights = self.tensors_in_training().weights;
         self.has_stale_copies.store(true, Ordering::Relaxed);
+        self.has_stale_magnitudes.store(false, Ordering::Relaxed);
         checkpoint::load_lora(weights, path, self.portions())
     }
 

@@ -7,8 +7,9 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::kernels::Capabilities;
 use crate::model::arena::{Arena, ArenaLayout, Holds};
+use crate::model::config::{LowRank, Magnitudes};
 use crate::model::parameters::Gpt;
-use crate::model::{ForwardContext, Mode, Training};
+use crate::model::{ForwardContext, Mode, Training, start_from_norms};
 use crate::ops::cast::cast;
 use crate::ops::dropout::count_micro_step;
 use crate::ops::preference::Preference;
@@ -16,6 +17,7 @@ use crate::ranks::Group;
 use crate::ranks::sharding::buckets::BucketBuffers;
 use crate::ranks::sharding::ownership::Ownership;
 use crate::record::{Collective, Recorder, Recording, Span, Tensor};
+use crate::settings::RunPlan;
 use crate::tape::{CrossEntropy, Parameter, Tape};
 
 /// The parameters that passes are recorded on.
@@ -209,6 +211,19 @@ pub(super) fn copies(
     hot.iter().for_each(|hot| hot.fill(&mut rec, (layout, &arenas.read()), ownership));
     let recording = rec.try_finish()?;
     Ok((!recording.dispatches.is_empty()).then_some(recording))
+}
+
+/// Writes the norms of frozen matrices, from which magnitudes of adapters start; `None` without magnitudes.
+pub(super) fn magnitudes(
+    plan: &RunPlan,
+    (layout, arenas): (&ArenaLayout, &Arenas),
+    capabilities: Capabilities,
+) -> Result<Option<Recording>> {
+    let learns = |low_rank: &&LowRank| low_rank.magnitudes == Magnitudes::Learned;
+    let Some(low_rank) = plan.model.low_rank.as_ref().filter(learns) else { return Ok(None) };
+    let mut rec = Recorder::new("magnitudes", capabilities);
+    start_from_norms(&mut rec, layout, low_rank, &arenas.read());
+    rec.try_finish().map(Some)
 }
 
 /// Sums the `sums` of an evaluation over the ranks, each of which evaluates some of the

@@ -21,6 +21,8 @@ pub struct Programs<T> {
     pub references: Option<T>,
     /// Copies of the weights in the storage type of layers.
     pub copy: Option<T>,
+    /// The norms from which magnitudes of adapters start.
+    pub magnitudes: Option<T>,
     /// Norms of gradients.
     pub gradient_norms: Option<T>,
     /// Norms of moments and weights.
@@ -44,6 +46,7 @@ impl<T> Programs<T> {
             sum_evaluation: self.sum_evaluation.map(&mut of),
             references: self.references.map(&mut of),
             copy: self.copy.map(&mut of),
+            magnitudes: self.magnitudes.map(&mut of),
             gradient_norms: self.gradient_norms.map(&mut of),
             state_norms: self.state_norms.map(&mut of),
             shared: self.shared.map(&mut of),

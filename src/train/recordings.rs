@@ -3,7 +3,7 @@
 use super::arenas::Arenas;
 use super::hot_copies::HotCopies;
 use super::monitors::{MaxLogits, Monitors};
-use super::passes::{copies, sum_evaluation};
+use super::passes::{copies, magnitudes, sum_evaluation};
 use super::programs::Programs;
 use super::run_parts::RunParts;
 use super::tensors::{InFlight, RunTensors};
@@ -67,6 +67,8 @@ pub struct Recordings {
     pub references: Option<Recording>,
     /// Copies of the weights in the storage type of layers, after each change; `None` if that type is f32.
     pub copy: Option<Recording>,
+    /// The norms from which magnitudes of adapters start; `None` without magnitudes.
+    pub magnitudes: Option<Recording>,
     /// The monitors that run after an update.
     pub monitors: Monitors,
     /// Fingerprints of the weights, for several ranks.
@@ -114,6 +116,7 @@ impl Recordings {
         let monitors = Monitors::new(&parts, logits, &mut persistents)?;
         let replicas = parts.replicas(&mut persistents)?;
         let copy = copies(&layout, &arenas, hot_copies.as_ref(), &ownership, capabilities)?;
+        let magnitudes = magnitudes(plan, (&layout, &arenas), capabilities)?;
         let sum_evaluation =
             sum_evaluation(&tensors.evaluation_sums().collect::<Vec<_>>(), &ownership, capabilities)?;
         let references = parts.references(model)?;
@@ -138,6 +141,7 @@ impl Recordings {
             sum_evaluation,
             references,
             copy,
+            magnitudes,
             monitors,
             replicas,
             sample,
@@ -194,6 +198,7 @@ impl Recordings {
             sum_evaluation: self.sum_evaluation.as_ref(),
             references: self.references.as_ref(),
             copy: self.copy.as_ref(),
+            magnitudes: self.magnitudes.as_ref(),
             gradient_norms: gradients.as_ref().map(|norms| &norms.recording),
             state_norms: states.as_ref().map(|norms| &norms.recording),
             shared: shared.as_ref(),

@@ -175,14 +175,31 @@ impl Trainer<'_> {
         Ok(arrived.into_iter().map(|arrival| self.evaluation_readback.read(arrival)).collect())
     }
 
-    /// Makes the copies of weights that layers read, if weights have been written since the last time.
+    /// Makes the copies of weights that layers read, and the norms that magnitudes start from, if weights have been
+    /// written since the last time.
     pub(super) async fn refresh_copies(&mut self) -> Result<()> {
         let mut encoder = self.gpu.encoder();
         self.refresh_on(&mut encoder).await?;
         encoder.submit().await.map(drop)
     }
 
+    /// Writes the norms that magnitudes start from, if weights have been written since the last time.
+    pub(super) async fn refresh_magnitudes(&mut self) -> Result<()> {
+        let mut encoder = self.gpu.encoder();
+        self.magnitudes_on(&mut encoder).await?;
+        encoder.submit().await.map(drop)
+    }
+
+    async fn magnitudes_on(&mut self, encoder: &mut Encoder<'_>) -> Result<()> {
+        let is_stale = self.has_stale_magnitudes.swap(false, Ordering::Relaxed);
+        match self.programs.magnitudes.filter(|_| is_stale) {
+            Some(norms) => self.replay(encoder, norms, Exchanges::All).await,
+            None => Ok(()),
+        }
+    }
+
     async fn refresh_on(&mut self, encoder: &mut Encoder<'_>) -> Result<()> {
+        self.magnitudes_on(encoder).await?;
         match self.has_stale_copies.swap(false, Ordering::Relaxed) {
             true => self.copy_weights(encoder).await,
             false => Ok(()),

@@ -102,6 +102,8 @@ pub struct Trainer<'gpu> {
     pub(super) computes_references: bool,
     /// Whether weights have been written since their copies were made.
     pub(super) has_stale_copies: AtomicBool,
+    /// Whether magnitudes of adapters are still to start from the norms of the weights.
+    pub(super) has_stale_magnitudes: AtomicBool,
     /// How long compiling the kernels and binding their buffers took.
     preparation: Duration,
     /// Receives the times of launches while a step is profiled.
@@ -166,7 +168,7 @@ impl<'gpu> Trainer<'gpu> {
                 .collect(),
         };
         let batch_bytes = recordings.batch_bytes();
-        let trainer = Self {
+        let mut trainer = Self {
             exchanger: Exchanger::new(gpu, ranks, &prepared, recordings.waiting()).await?,
             uploads: UploadRing::new(gpu, batch_bytes, RING).await?,
             steps: ReadbackRing::new(gpu, &step_readback.sources.list, RING + 1).await?,
@@ -181,6 +183,7 @@ impl<'gpu> Trainer<'gpu> {
             staged: vec![0; batch_bytes as usize],
             computes_references: false,
             has_stale_copies: AtomicBool::new(true),
+            has_stale_magnitudes: AtomicBool::new(true),
             preparation,
             profile: None,
             gpu,
@@ -206,6 +209,7 @@ impl<'gpu> Trainer<'gpu> {
             trainer.set_scaler(&LossScaleState::new(loss_scale, &windows, first));
         }
         trainer.write_initial_weights(plan.settings.run.seed).await?;
+        trainer.refresh_magnitudes().await?;
         Ok(trainer)
     }
 

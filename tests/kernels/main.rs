@@ -31,6 +31,7 @@ mod latent_heads;
 mod linear_attention;
 mod linear_cross_entropy;
 mod loss_scale;
+mod magnitudes;
 mod masks;
 mod matmul;
 mod matrices;

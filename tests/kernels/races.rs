@@ -7,8 +7,8 @@ use crate::lab::{Barrier, Coverage, FirstCases, covering};
 use crate::{
     attention, balance, causal_conv, decode, delta_gates, draw, dropout, elementwise, expert_scale,
     fingerprint, gated_delta_rule, grad_norm, grouped, hot_copies, latent_heads, linear_attention,
-    linear_cross_entropy, loss_scale, matmul, matrices, max_logit, muon, norms_and_sums, optimizers, permute,
-    placement, preference, route, row_gate, spread, squares,
+    linear_cross_entropy, loss_scale, magnitudes, matmul, matrices, max_logit, muon, norms_and_sums,
+    optimizers, permute, placement, preference, route, row_gate, spread, squares,
 };
 use gristmill::kernels::Sources;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,6 +81,9 @@ const SOME_OF_EVERY_FAMILY: &[&[FirstCases]] = &[
         (norms_and_sums::rms_norm_and_its_backward, 15),
         (norms_and_sums::l2_norm_and_its_backward, 9),
         (norms_and_sums::layer_norm_and_its_backward, 9),
+        (magnitudes::squares_of_rows, 30),
+        (magnitudes::norms_and_factors_of_rows, 1),
+        (magnitudes::columns_scaled_by_magnitudes_and_their_backward, 24),
         (norms_and_sums::qk_norm_and_its_backward, 9),
         (norms_and_sums::qk_norm_of_ranges, 1),
         (norms_and_sums::qk_layer_norm_and_its_backward, 6),

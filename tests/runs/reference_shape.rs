@@ -4,7 +4,7 @@ use super::weights::reference_name;
 use gristmill::element::Element;
 use gristmill::model::config::{
     self, Activation, DropOrder, Family, Gate, HotExperts, LayerConfig, LinearAttention, Llama3, LongRope,
-    LowRank, Mixer, MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions,
+    LowRank, Magnitudes, Mixer, MixtureConfig, ModelConfig, Norm, NormPlacement, ParallelResidual, Positions,
     QueryScaling, RopeScaling, TokenDispatch, Values, Yarn,
 };
 use gristmill::ops::gelu::Gelu;
@@ -154,6 +154,7 @@ pub fn reference_shape(model: &ModelConfig) -> reference::gpt::Shape {
             rank: low_rank.rank,
             scale: low_rank.scale_of(""),
             others: reference_others(low_rank),
+            has_magnitudes: low_rank.magnitudes != Magnitudes::None,
             modules: low_rank.modules.clone(),
             parameters: low_rank.parameters.iter().map(|name| reference_name(name)).collect(),
         }),

@@ -9,6 +9,7 @@ use gristmill::model::parameters::Gpt;
 use gristmill::settings::{Override, RunConfig, RunPlan};
 use gristmill::train::Trainer;
 use gristmill::train::length::RunLength;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A configuration of a small run.
@@ -243,6 +244,23 @@ seed: 7
                 weights.extend(tensors_of(spec, piece, values));
             }
         }
+        let specs = Gpt::describe(&plan.model);
+        let matrices = specs.iter().flat_map(|spec| &spec.pieces).filter(|piece| piece.is_transposed);
+        let transposed: BTreeSet<&str> =
+            matrices.filter_map(|piece| piece.name.strip_suffix(".weight")).collect();
+        let magnitudes = weights.iter().filter_map(|(name, values)| {
+            let module = name.strip_prefix("base_model.model.")?.strip_suffix(".lora_magnitude_vector")?;
+            let w = &weights[&format!("{module}.weight")];
+            let (rows, cols) = (values.len(), w.len() / values.len());
+            let is_transposed = transposed.contains(module);
+            let at = |row: usize, col: usize| {
+                if is_transposed { w[col * rows + row] } else { w[row * cols + col] }
+            };
+            let norm = |row: usize| (0..cols).map(|col| at(row, col).powi(2)).sum::<f64>().sqrt();
+            Some((name.clone(), (0..rows).map(norm).collect::<Vec<f64>>()))
+        });
+        let magnitudes: Vec<_> = magnitudes.collect();
+        weights.extend(magnitudes);
         weights
     }
 }

@@ -258,8 +258,7 @@ fn tensor_bytes(folder: &Path) -> u64 {
 
 #[test]
 fn a_checkpoint_is_as_large_as_planned() {
-    let adapters =
-        "compute_dtype: bfloat16, pet_config: {pet_type: lora, random_base: True, target_modules: .*wq}";
+    let adapters = "compute_dtype: bfloat16, pet_config: {pet_type: lora, random_base: True, use_dora: True, target_modules: .*wq}";
     for setup in [
         Setup::new("float32", ""),
         Setup::new("bfloat16", "compute_dtype: bfloat16"),

@@ -58,6 +58,23 @@ fn adapters_follow_the_reference() {
     follows(&Setup::gpt2("gpt2", &adapters("lora_rank: 5, target_modules: c_attn|.*c_proj")));
 }
 
+/// Magnitudes of all outputs and of some: of a Qwen with biases, of a GPT-2, whose matrices are transposed and whose
+/// residual is added to scaled columns, and beside norms that train.
+#[test]
+fn magnitudes_follow_the_reference() {
+    let all = adapters("lora_rank: 3, lora_alpha: 12, use_dora: True, target_modules: '.*'");
+    let qwen = "n_kv_heads: 2, qkv_has_bias: True, use_qk_norm: True, rotary_interleaved: True, intermediate_size: 37";
+    follows(&Setup::new("magnitudes", &format!("{qwen}, {all}")));
+    let some = adapters(
+        "lora_rank: 4, use_dora: True, rank_pattern: {v_proj: 2}, target_modules: '.*wq|.*wv|.*w3|.*wo', \
+         freeze_exclude: ['*norm.weight', '*proj.bias']",
+    );
+    let biased = format!("qkv_has_bias: True, {some}");
+    follows_the_reference(&Setup::new("some", &biased).with(&["--context.tier=portable"]), 4);
+    let of_gpt2 = adapters("lora_rank: 5, use_dora: True, target_modules: c_attn|.*c_proj");
+    follows(&Setup::gpt2("gpt2", &of_gpt2));
+}
+
 /// Factors of each expert: of an odd width, beside adapters of attention, in a layer that is dense at first, of gate and
 /// up alone, and of gpt-oss, whose files hold all experts as one tensor.
 #[test]
@@ -133,11 +150,12 @@ fn the_attention_of_a_mixture_has_adapters() {
 #[test]
 fn b_has_a_rate_of_its_own() {
     let weights = |more: &str, flags: &[&str]| {
-        let keys = format!("target_modules: '.*wq', freeze_exclude: ['*norm.weight'], {more}");
+        let keys =
+            format!("target_modules: '.*wq', freeze_exclude: ['*norm.weight'], use_dora: True, {more}");
         Setup::new("rates", &adapters(&keys)).with(flags).train(4).weights
     };
     let grouped = "--grouped_lr_schedule={default: {type: ConstantWarmUpLR, learning_rate: 1.e-3}, \
-                   grouped: [{type: ConstantWarmUpLR, learning_rate: 4.e-3, params: [lora_b, norm]}]}";
+                   grouped: [{type: ConstantWarmUpLR, learning_rate: 4.e-3, params: [lora_b, lora_mag, norm]}]}";
     let rate = "--lr_schedule={type: ConstantWarmUpLR, learning_rate: 1.e-3}";
     let own = weights("loraplus_lr_ratio: 4", &[rate]);
     assert_eq!(own, weights("loraplus_lr_ratio: 1", &[grouped]));
@@ -145,13 +163,13 @@ fn b_has_a_rate_of_its_own() {
 }
 
 /// Copies of an embedding that is the head, too: what trains of the two is written as PEFT does, and evaluates
-/// alike when it is merged into the base.
+/// alike when it is merged into the base, where magnitudes are as well.
 #[test]
 fn copies_of_a_tied_embedding_train_and_merge() {
     let tied = "tie_word_embeddings: True";
     let of_base = trained("base", Setup::new("base", tied));
     let (_, base) = newest_checkpoint(&of_base.folder()).expect("a checkpoint");
-    let keys = "target_modules: '.*wq|.*w2', modules_to_save: [embed_tokens]";
+    let keys = "use_dora: True, target_modules: '.*wq|.*w2', modules_to_save: [embed_tokens]";
     let setup = Setup::new("copies", &format!("{tied}, {}", adapters(keys)));
     let run = trained("copies", setup.with(&[&format!("--load_checkpoint={}", base.display())]));
     let (_, checkpoint) = newest_checkpoint(&run.folder()).expect("a checkpoint");

@@ -73,12 +73,13 @@ fn follows_dequantised(make: &dyn Fn(&str) -> Setup, element: Element, tier: &st
 const SOFTWARE: &str = "--context.tier=software";
 const PORTABLE: &str = "--context.tier=portable";
 
-/// One type on the kernels of software adapters; both on both tiers with `GRISTMILL_LONG`.
+/// With magnitudes, whose norms are of quantised rows. One type on the kernels of software adapters; both on both tiers with `GRISTMILL_LONG`.
 #[test]
 fn adapters_on_a_quantised_base_train_as_on_its_dequantised_weights() {
     for (element, tier) in in_turn(0, &[(Nf4, SOFTWARE), (Nf4, PORTABLE), (Int8, SOFTWARE), (Int8, PORTABLE)])
     {
-        follows_dequantised(&|keys| Setup::new("dense", &adapters(keys)), *element, tier);
+        let make = |keys: &str| Setup::new("dense", &adapters(&format!("use_dora: True, {keys}")));
+        follows_dequantised(&make, *element, tier);
     }
 }
 

@@ -252,7 +252,9 @@ fn adapters_compute_the_same() {
         )
     };
     changes_no_bit(0, || Setup::new("adapters", &adapters("0.3")));
-    changes_no_bit(1, || Setup::gpt2("gpt2 with adapters", &format!("{DROPOUT}, {}", adapters("0.0"))));
+    changes_no_bit(1, || {
+        Setup::gpt2("gpt2 with adapters", &format!("{DROPOUT}, {}", adapters("0.0, use_dora: True")))
+    });
     let of_experts =
         "pet_config: {pet_type: lora, random_base: True, lora_rank: 3, target_parameters: experts}";
     changes_no_bit(2, || Setup::experts("adapters of experts", CAPACITIES, of_experts));

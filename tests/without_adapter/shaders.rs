@@ -19,11 +19,13 @@ use gristmill::ops::add::add;
 use gristmill::ops::attention::{
     Attention, AttentionTensors, DocumentBounds, Sinks, attention, attention_backward,
 };
+use gristmill::ops::column_scale::{ColumnFactors, Terms, column_scale, column_scale_backward_weight};
 use gristmill::ops::decode::{Decode, DecodeTensors, decode};
 use gristmill::ops::dropout::{Dropout, DropoutState, random_words};
 use gristmill::ops::heads::HeadLayout;
 use gristmill::ops::l2_norm::{l2_norm, l2_norm_backward};
 use gristmill::ops::loss_scale::LossScaleState;
+use gristmill::ops::row_squares::{LowRankFactors, row_factors, row_norms, row_squares};
 use gristmill::ops::step_state::{LossState, StepState};
 use gristmill::record::{Binding, Dispatch, Field, Recorder, Recording, Scalar, State};
 use gristmill::settings::OptimizerType;
@@ -191,6 +193,39 @@ fn unit_rows(capabilities: Capabilities) -> Vec<Dispatch> {
         let [dx, dy] = [0; 2].map(|_| rec.tensor("gradient", 16, 12, F32));
         l2_norm(&mut rec, x, y, 1e-5);
         l2_norm_backward(&mut rec, x, dy, dx, 1e-5);
+    }
+    rec.finish().dispatches
+}
+
+/// Norms of rows of all types, and columns scaled by magnitudes over them, with all terms and without.
+fn magnitudes(capabilities: Capabilities) -> Vec<Dispatch> {
+    let mut rec = Recorder::new("magnitudes", capabilities);
+    for element in [F32, Element::F16, Element::Bf16] {
+        let [a, b] = [(4, 64), (16, 3)].map(|(rows, cols)| rec.tensor("factor", rows, cols, element));
+        let [squares, m, dm] = [0; 3].map(|_| rec.tensor("numbers of rows", 1, 16, F32));
+        for weights in [element, Element::Nf4, Element::Int8] {
+            let w = rec.tensor("w", 16, 64, weights);
+            row_squares(&mut rec, w, Some(LowRankFactors { a, b, factor: 0.5 }), squares);
+            if weights == element || element == F32 {
+                row_squares(&mut rec, w, None, squares);
+            }
+        }
+        row_norms(&mut rec, squares, m);
+        row_factors(&mut rec, squares, m);
+        let [x, y, residual] = [0; 3].map(|_| rec.tensor("x", 8, 16, element));
+        let bias = rec.tensor("bias", 1, 16, element);
+        for number in 0..16 {
+            let is_on = |bit: u32| number >> bit & 1 == 1;
+            let of = ColumnFactors { magnitudes: m, squares: is_on(0).then_some(squares) };
+            let terms = Terms {
+                bias: is_on(1).then_some(bias),
+                factor: is_on(2).then_some(0.5),
+                residual: is_on(3).then_some(residual),
+            };
+            column_scale(&mut rec, x, of, terms, y);
+        }
+        let of = ColumnFactors { magnitudes: m, squares: Some(squares) };
+        column_scale_backward_weight(&mut rec, x, y, of, None, dm);
     }
     rec.finish().dispatches
 }
@@ -401,6 +436,7 @@ fn variants_of(capabilities: &[Capabilities]) -> Vec<Dispatch> {
                 .chain(backward_in_parts(capabilities))
                 .chain(other_scores(capabilities))
                 .chain(unit_rows(capabilities))
+                .chain(magnitudes(capabilities))
                 .chain(grouped_products(capabilities))
                 .chain(products_of_few_rows(capabilities))
                 .chain(other_layer_norms(capabilities))

@@ -309,8 +309,8 @@ impl Arguments {
             {
                 keys.add_json(&format!("{PET}.{key}"), &value);
             }
-            if self.rslora {
-                keys.add_json(&format!("{PET}.use_rslora"), &json!(true));
+            for (key, is_on) in [("use_rslora", self.rslora), ("use_dora", self.dora)] {
+                is_on.then(|| keys.add_json(&format!("{PET}.{key}"), &json!(true)));
             }
             self.loraplus.iter().for_each(|ratio| keys.add(&format!("{PET}.loraplus_lr_ratio"), ratio));
             if !self.save_modules.is_empty() {

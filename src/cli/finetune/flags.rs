@@ -17,7 +17,7 @@ struct Flag {
 /// The key of the adapters' section.
 const PET: &str = "model.model_config.pet_config";
 
-const FLAGS: [Flag; 27] = [
+const FLAGS: [Flag; 28] = [
     flag("--lora", |given| given.lora.is_some(), &["model.model_config.pet_config.lora_rank"]),
     flag("--lora-alpha", |given| given.lora_alpha.is_some(), &["model.model_config.pet_config.lora_alpha"]),
     flag(
@@ -31,6 +31,7 @@ const FLAGS: [Flag; 27] = [
         &["model.model_config.pet_config.target_modules", "model.model_config.pet_config.target_parameters"],
     ),
     flag("--rslora", |given| given.rslora, &["model.model_config.pet_config.use_rslora"]),
+    flag("--dora", |given| given.dora, &["model.model_config.pet_config.use_dora"]),
     flag(
         "--loraplus",
         |given| given.loraplus.is_some(),

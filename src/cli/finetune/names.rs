@@ -20,7 +20,7 @@ pub(super) enum Ours {
 use Ours::{As, By, Switch};
 
 /// The names of other programs' flags, with words joined by `_`, and their counterparts.
-pub(super) const NAMES: [(&str, Ours); 45] = [
+pub(super) const NAMES: [(&str, Ours); 46] = [
     ("num_train_epochs num_epochs", As("--epochs {}")),
     ("max_steps iters num_steps", By(steps)),
     ("per_device_train_batch_size train_batch_size micro_batch_size", As("--batch-size {}")),
@@ -33,6 +33,7 @@ pub(super) const NAMES: [(&str, Ours); 45] = [
     ("alpha", As("--lora-alpha {}")),
     ("dropout", As("--lora-dropout {}")),
     ("use_rslora", Switch("--rslora")),
+    ("use_dora", Switch("--dora")),
     ("loraplus_lr_ratio loraplus_ratio", As("--loraplus {RATIO}")),
     ("modules_to_save additional_target", As("--save-modules {}")),
     ("target_modules lora_target_modules lora_target lora_modules target_parameters", As("--targets {}")),
@@ -180,6 +181,7 @@ fn trained(what: Option<&str>) -> String {
     let ours = match what {
         Some("full") => "--full",
         Some("lora") => "--lora RANK",
+        Some("dora") => "--lora RANK --dora",
         _ => "--full, or --lora RANK",
     };
     ours.to_string()

@@ -94,11 +94,13 @@ conditions! {
     KeyValues = "key_values",
     /// Attention also writes the largest score of each query.
     Logits = "logits",
+    /// The product of low-rank factors is added to a matrix.
+    LowRank = "low_rank",
     /// Half precision is converted by the adapter's own instructions; only with `f16`.
     NativeF16 = "native_f16",
     /// The right factor of a product is quantised to 4-bit codes of a normal distribution.
     Nf4 = "nf4",
-    /// The left factor of a product is normalised when it is loaded.
+    /// The left factor of a product is normalised when it is loaded; or columns are divided by the norms of rows.
     Normed = "normed",
     /// Ranks share the columns of a row, and the partial results of all of them are given.
     Parts = "parts",

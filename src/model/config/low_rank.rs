@@ -27,6 +27,8 @@ pub struct LowRank {
     /// How the matrices of the model's layers are quantised (`gpu/element/quantised.rs`); `None`: they are stored in
     /// the type of their computation.
     pub base: Option<Element>,
+    /// How the products of `modules` are scaled.
+    pub magnitudes: Magnitudes,
     /// Whether embedding and head are copies of the one matrix that is both in the base, since one of them trains.
     pub is_untied: bool,
     /// Whether an embedding that trains stays the head where the base ties the two.
@@ -36,6 +38,19 @@ pub struct LowRank {
     /// The matrices of all experts of a layer that have adapters, by the names of their parameters in `transformers`:
     /// `model.layers.0.mlp.experts.gate_up_proj`.
     pub parameters: BTreeSet<String>,
+}
+
+/// How the product of a layer is scaled, column by column (DoRA; Liu et al., "DoRA: Weight-Decomposed Low-Rank
+/// Adaptation", 2024).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Magnitudes {
+    /// It is not.
+    #[default]
+    None,
+    /// By learned magnitudes over the norms of the rows of W + scale · B A, which training takes for constants.
+    Learned,
+    /// By those quotients, which stand in place of the magnitudes: the weights do not change.
+    Folded,
 }
 
 /// Initial values of A.
@@ -60,6 +75,13 @@ impl LowRank {
     pub fn scale_of(&self, name: &str) -> f64 {
         let (rank, alpha) = (self.rank_of(name) as f64, self.alphas.get(name).copied().unwrap_or(self.alpha));
         alpha / if self.is_rank_stabilised { rank.sqrt() } else { rank }
+    }
+
+    /// The adapters of a model whose weights do not change.
+    pub(crate) fn fold(&mut self) {
+        if self.magnitudes == Magnitudes::Learned {
+            self.magnitudes = Magnitudes::Folded;
+        }
     }
 
     /// The ranks of all adapters, for people: `rank 8`, or `ranks 4 to 16`.

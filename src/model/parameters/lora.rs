@@ -14,7 +14,8 @@
 use super::scope::Scope;
 use super::share::{Applies, Section, Split};
 use super::spec::{FactorStack, Init, Piece, Role};
-use crate::model::config::{FactorInit, LowRank};
+use crate::element::Element;
+use crate::model::config::{FactorInit, LowRank, Magnitudes};
 use crate::model::names::EXPERT_PARAMETERS;
 use crate::tape::LowRankMap;
 
@@ -29,6 +30,8 @@ pub struct Lora<P> {
     pub scale: f32,
     /// The maps, in the order of the rows of B.
     pub maps: Vec<LowRankMap>,
+    /// (1, all rows of the layer's matrix): the magnitudes of its columns, 0 where no map is adapted.
+    pub magnitudes: Option<P>,
     /// Number of the layer, for dropout.
     pub layer: usize,
     /// Number of the linear layer within its layer, for dropout.
@@ -53,6 +56,9 @@ impl<P> ExpertLora<P> {
     }
 }
 
+/// What PEFT calls the magnitudes of an adapted module.
+pub(crate) const MAGNITUDES: &str = "lora_magnitude_vector";
+
 /// The prefix that PEFT puts before the name of a module.
 pub(crate) const PEFT_PREFIX: &str = "base_model.model.";
 
@@ -68,13 +74,13 @@ pub(crate) fn adapted_module(name: &str) -> Option<&str> {
 }
 
 impl<P> Scope<'_, P> {
-    /// The adapters of the linear layer at `path`, whose matrix (outs, `cols`) has these pieces and is divided by
+    /// The adapters of the linear layer at `path`, whose matrix (`rows`, `cols`) has these pieces and is divided by
     /// `split`; `None` if the model adapts none of them.
     pub(super) fn lora(
         &mut self,
         path: &str,
         pieces: &[Piece],
-        cols: usize,
+        [rows, cols]: [usize; 2],
         split: Option<&Split>,
     ) -> Option<Lora<P>> {
         let (layer, place) = self.next_place();
@@ -108,11 +114,16 @@ impl<P> Scope<'_, P> {
             Some(split) => [Some(Split::whole(a_rows)), Some(split_of_b(split, &adapted))],
         };
         let b_shape = [b_rows, most];
+        let magnitudes = (low_rank.magnitudes != Magnitudes::None).then(|| magnitude_pieces(&adapted));
         Some(Lora {
             a: self.declare(Role::Lora, &format!("{path}.lora_a"), [a_rows, cols], init, a, of_a),
             b: self.declare(Role::Lora, &format!("{path}.lora_b"), b_shape, Init::Zeros, b, of_b),
             scale,
             maps,
+            magnitudes: magnitudes.map(|pieces| {
+                let path = format!("{path}.lora_magnitudes");
+                self.declare_in(Element::F32, Role::Magnitudes, &path, [1, rows], Init::Ones, pieces, None)
+            }),
             layer,
             place,
         })
@@ -204,6 +215,18 @@ fn split_of_b(split: &Split, adapted: &[&Piece]) -> Split {
         is_of_columns: false,
         sections: adapted.iter().flat_map(of_piece).collect(),
     }
+}
+
+/// The columns of the magnitudes are the outputs of the whole matrix.
+fn magnitude_pieces(adapted: &[&Piece]) -> Vec<Piece> {
+    let piece = |base: &&Piece| Piece {
+        name: format!("{PEFT_PREFIX}{}.{MAGNITUDES}", module_of(&base.name)),
+        first_row: base.first_row,
+        heads: base.heads,
+        groups: base.groups,
+        ..Piece::plain(base.rows)
+    };
+    adapted.iter().map(piece).collect()
 }
 
 /// The rows of B are the outputs of its map, so files order them like the map's rows.

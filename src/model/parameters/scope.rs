@@ -224,7 +224,7 @@ impl<'a, P> Scope<'a, P> {
         Linear {
             weight: self.declare(Role::Matrix, weight, [rows.stored, cols], init, pieces.clone(), split),
             bias: has_bias.then(|| self.bias(bias, rows)),
-            lora: self.lora(weight, &pieces, cols, rows.split.as_ref()),
+            lora: self.lora(weight, &pieces, [rows.stored, cols], rows.split.as_ref()),
         }
     }
 
@@ -377,7 +377,7 @@ impl<'a, P> Scope<'a, P> {
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of a spec")]
-    fn declare_in(
+    pub(super) fn declare_in(
         &mut self,
         compute: Element,
         role: Role,

@@ -91,6 +91,8 @@ pub enum Role {
     Constant,
     /// A factor of low-rank adapters.
     Lora,
+    /// The magnitudes of adapters: one row.
+    Magnitudes,
     /// A factor of the adapters of all experts of a layer, stacked.
     ExpertLora {
         /// E.
@@ -104,14 +106,14 @@ impl Role {
         self.is_row() || matches!(self, Self::ExpertBiases { .. })
     }
 
-    /// Whether the parameter is a factor of adapters.
+    /// Whether the parameter is of adapters: a factor, or magnitudes.
     pub fn is_factor(self) -> bool {
-        matches!(self, Self::Lora | Self::ExpertLora { .. })
+        matches!(self, Self::Lora | Self::Magnitudes | Self::ExpertLora { .. })
     }
 
     /// Whether the parameter is a single row, which files hold as a vector.
     pub(crate) fn is_row(self) -> bool {
-        matches!(self, Self::Vector | Self::Constant)
+        matches!(self, Self::Vector | Self::Constant | Self::Magnitudes)
     }
 
     /// The number of experts that it stacks, each with equally many rows; `None` for other roles.
@@ -267,6 +269,7 @@ impl Spec {
             | Role::Convolution
             | Role::Constant
             | Role::ExpertBiases { .. }
+            | Role::Magnitudes
             | Role::Lora => None,
         }
     }

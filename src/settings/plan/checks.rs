@@ -1,17 +1,18 @@
 //! Checks that need the whole plan: its model, parameters and ranks.
 
 use super::RunPlan;
+use crate::model::config::Magnitudes;
 use crate::model::config::{BalanceLosses, ModelConfig, QkNorm};
 use crate::model::count;
 use crate::model::groups::{List, Selection};
 use crate::model::parameters::{Gpt, Spec};
 use crate::ranks::RankLayout;
-use crate::settings::Settings;
 use crate::settings::engine::{MAX_PARAMETERS, MAX_TENSORS, Source};
 use crate::settings::sections::metric::Metrics;
 use crate::settings::sections::model::{Pet, pet_path};
 use crate::settings::sections::monitor::{self, Monitor};
 use crate::settings::sections::run::Resume;
+use crate::settings::{Settings, Sharded};
 
 const DEGREE: &str = "parallel_config.model_parallel";
 
@@ -28,6 +29,7 @@ pub(super) fn check(plan: &RunPlan, source: &Source) {
     check_groups(plan, source);
     check_matrices(plan, source);
     check_stages(plan, source);
+    check_magnitudes(plan, source);
     check_monitor(plan, source);
     check_preference(plan, source);
 }
@@ -209,6 +211,24 @@ fn check_matrices(plan: &RunPlan, source: &Source) {
             model.vocab_size
         );
         source.fault("parallel_config.vocab_emb_dp", message);
+    }
+}
+
+/// Reports ranks that hold parts of the matrices whose rows have norms.
+fn check_magnitudes(plan: &RunPlan, source: &Source) {
+    let has_magnitudes =
+        plan.model.low_rank.as_ref().is_some_and(|low_rank| low_rank.magnitudes != Magnitudes::None);
+    if !has_magnitudes {
+        return;
+    }
+    if plan.layout.model > 1 {
+        let message = "ranks that share matrices cannot have magnitudes (`use_dora`); write 1";
+        source.fault(DEGREE, message);
+    }
+    if plan.sharding.what != Sharded::None && plan.sharding.gathers_again {
+        let message =
+            "ranks that hold a part of the weights cannot have magnitudes (`use_dora`); write `False`";
+        source.fault("recompute_config.parallel_optimizer_comm_recompute", message);
     }
 }
 

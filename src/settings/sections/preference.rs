@@ -86,7 +86,8 @@ pub(crate) fn read(source: &Source, pet: Option<&Pet>) -> Option<Preference> {
     }
     if preference.has_reference() {
         // Without adapters, what is left must not change.
-        let can_leave_off = pet.is_some_and(|pet| pet.freeze_exclude.is_empty());
+        let can_leave_off =
+            pet.is_some_and(|pet| pet.freeze_exclude.is_empty() && pet.modules_to_save.is_empty());
         if pet.is_some_and(|pet| pet.adapter().is_some()) && !reader.has("reference") {
             let message = "adapters of `adapter_path` are no new ones: write `reference: precompute`, to compare with \
                            them, or `adapters_off`, with the model below";

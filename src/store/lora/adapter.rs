@@ -4,7 +4,7 @@ use super::config::{LoraConfig, Start};
 use super::start::{orthonormal, principal};
 use super::{MERGED, other_model};
 use crate::error::{Error, Result};
-use crate::model::parameters::{PEFT_PREFIX, adapted_module};
+use crate::model::parameters::{MAGNITUDES, PEFT_PREFIX, adapted_module};
 use crate::store::experts::ExpertFactors;
 use crate::store::peft_modules;
 use crate::store::weight_files::{EMBEDDINGS, HEAD, WeightFiles};
@@ -68,11 +68,16 @@ impl Adapter {
 
     fn check_name(&self, name: &str) -> Result<()> {
         let has_bias = self.config.as_ref().is_some_and(|config| config.lora_bias);
-        let known = ["A.weight", "B.weight", "B.bias"];
+        let has_magnitudes = self.has_magnitudes();
+        let known = ["A.weight", "B.weight", "B.bias", "magnitude_vector"];
         let is_known = match name.strip_prefix(PEFT_PREFIX).map(|inner| inner.rsplit_once(".lora_")) {
             None => false,
             Some(None) => true,
-            Some(Some((_, part))) => known.contains(&part) && (has_bias || part != known[2]),
+            Some(Some((_, part))) => {
+                known.contains(&part)
+                    && (has_bias || part != known[2])
+                    && (has_magnitudes || part != known[3])
+            }
         };
         if is_known {
             return Ok(());
@@ -222,6 +227,33 @@ impl Adapter {
         Ok(factors.without(&left, &right, share))
     }
 
+    /// Whether it scales outputs by magnitudes. Without a configuration its tensors say so.
+    pub fn has_magnitudes(&self) -> bool {
+        match &self.config {
+            Some(config) => config.use_dora,
+            None => self.files.names().iter().any(|name| name.ends_with(MAGNITUDES)),
+        }
+    }
+
+    /// The magnitudes of the outputs of `module`, if it has some.
+    ///
+    /// # Errors
+    /// They are missing, not floats, or not `outputs` numbers.
+    pub fn magnitudes(&self, module: &str, outputs: usize) -> Result<Option<Vec<f32>>> {
+        if !self.has_magnitudes() {
+            return Ok(None);
+        }
+        let values = self.files.values(&format!("{PEFT_PREFIX}{module}.{MAGNITUDES}"))?;
+        match values.len() == outputs {
+            true => Ok(Some(values)),
+            false => Err(other_model(
+                &self.weights,
+                module,
+                &format!("has {outputs} outputs, and there are {} magnitudes", values.len()),
+            )),
+        }
+    }
+
     /// The bias of B of `module`, times the scale.
     ///
     /// # Errors
@@ -288,6 +320,14 @@ impl Factors {
             b.iter().copied().chain(left).collect::<Vec<f32>>()
         });
         Self { rank: 2 * rank, b: b.collect(), a, scale }
+    }
+}
+
+/// Scales `row`, the weights of an output, so that their length is its `magnitude`; a row of zeros stays.
+pub(in crate::store) fn scaled_to(row: &mut [f64], magnitude: f32) {
+    let length = row.iter().map(|weight| weight * weight).sum::<f64>().sqrt();
+    if length > 0.0 {
+        row.iter_mut().for_each(|weight| *weight *= f64::from(magnitude) / length);
     }
 }
 

@@ -4,7 +4,7 @@ use super::keys::refused;
 use super::{CONFIG, KIND, MERGED, REMEDY};
 use crate::durable::{Pairs, read_json};
 use crate::error::{Error, Result};
-use crate::model::config::LowRank;
+use crate::model::config::{LowRank, Magnitudes};
 use crate::model::groups::compile_end;
 use crate::model::last_part;
 use crate::model::names::EXPERT_PARAMETERS;
@@ -28,6 +28,8 @@ pub(in crate::store) struct LoraConfig {
     #[serde(default = "default_alpha")]
     lora_alpha: f64,
     use_rslora: bool,
+    /// Whether outputs are scaled by magnitudes.
+    pub use_dora: bool,
     /// Whether the model's matrices are (in, out), where its class does not say so.
     pub fan_in_fan_out: bool,
     rank_pattern: Option<Patterns<usize>>,
@@ -217,6 +219,12 @@ impl LoraConfig {
             );
             return Err(Error::file(weights, message));
         }
+        if self.use_dora != (low_rank.magnitudes != Magnitudes::None) {
+            let (has, remedy) = if self.use_dora { ("has", "True") } else { ("has no", "False") };
+            let message =
+                format!("{has} magnitudes, as `use_dora` says; write `use_dora: {remedy}` under pet_config");
+            return Err(Error::file(weights, message));
+        }
         let differs = |module: &&&str| {
             let (rank, scale) = (self.rank_of(module), self.scale_of(module));
             let own = alone(module);
@@ -357,7 +365,7 @@ mod tests {
             (json!({"r": 0}), "its `r` is 0"),
             (json!({"rank_pattern": {"q_proj": 0}}), "its `rank_pattern` has a rank of 0"),
             (json!({"bias": "some"}), "its `bias` is some"),
-            (json!({"use_dora": true}), "its `use_dora` asks for"),
+            (json!({"use_qalora": true}), "its `use_qalora` asks for"),
         ] {
             let line = read(&keys).unwrap_err().to_string();
             assert!(line.contains(named), "{line}");

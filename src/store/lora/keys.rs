@@ -17,9 +17,9 @@ enum Policy {
 }
 
 /// The keys, with a policy for each group, and why.
-const KEYS: [(&str, Policy); 19] = [
+const KEYS: [(&str, Policy); 18] = [
     (
-        "peft_type task_type base_model_name_or_path r lora_alpha use_rslora rank_pattern alpha_pattern",
+        "peft_type task_type base_model_name_or_path r lora_alpha use_rslora use_dora rank_pattern alpha_pattern",
         Policy::Used,
     ),
     // The names of tensors do not say which parameter of a module of experts they adapt.
@@ -35,7 +35,6 @@ const KEYS: [(&str, Policy); 19] = [
     ("loftq_config eva_config corda_config lora_ga_config megatron_core qalora_group_size", Policy::Inert),
     // Names and versions.
     ("revision auto_mapping peft_version", Policy::Inert),
-    ("use_dora", Policy::Refused("magnitudes of weights (DoRA)")),
     ("use_qalora", Policy::Refused("factors of pooled inputs (QALoRA)")),
     ("use_bdlora", Policy::Refused("factors in blocks (BD-LoRA)")),
     ("alora_invocation_tokens", Policy::Refused("an adapter that some tokens turn on (aLoRA)")),
@@ -105,7 +104,6 @@ mod tests {
             refused(&config).map(|(key, why)| format!("{key} {why}"))
         };
         for (key, value) in [
-            ("use_dora", json!(true)),
             ("use_qalora", json!(true)),
             ("use_bdlora", json!({"nblocks": 2})),
             ("alora_invocation_tokens", json!([1])),

@@ -220,16 +220,13 @@ impl Block<'_> {
         let w = &self.weights[&self.tensor(name, "weight")];
         let bias = self.weights.get(&self.tensor(name, "bias"));
         let (m, n, k) = self.sizes(x, w);
-        let y = if self.shape.is_transposed() {
-            let mut y = matmul_nn(x, w, m, n, k);
-            for (y, bias) in y.iter_mut().zip(bias.into_iter().flatten().cycle()) {
-                *y += bias;
-            }
-            y
-        } else {
-            linear(x, w, bias.map(Vec::as_slice), m, n, k)
-        };
-        self.adapted(name, x, y)
+        let y =
+            if self.shape.is_transposed() { matmul_nn(x, w, m, n, k) } else { linear(x, w, None, m, n, k) };
+        let mut y = self.adapted(name, x, y);
+        for (y, bias) in y.iter_mut().zip(bias.into_iter().flatten().cycle()) {
+            *y += bias;
+        }
+        y
     }
 
     /// The gradient (N, k) of the input of [`Block::project`], given dy (N, n).
@@ -238,11 +235,13 @@ impl Block<'_> {
         let (weight, bias) = (self.tensor(name, "weight"), self.tensor(name, "bias"));
         let w = &self.weights[&weight];
         let (m, n, k) = self.sizes(x, w);
-        let (dx, dw, dbias) = if self.shape.is_transposed() {
-            let dbias = dy.chunks_exact(n).fold(vec![0.0; n], |sum, row| add(&sum, row));
-            (matmul_nt(dy, w, m, k, n), matmul_tn(x, dy, k, n, m), dbias)
+        let dbias = dy.chunks_exact(n).fold(vec![0.0; n], |sum, row| add(&sum, row));
+        let dy = &self.of_product(name, x, dy, grads);
+        let (dx, dw) = if self.shape.is_transposed() {
+            (matmul_nt(dy, w, m, k, n), matmul_tn(x, dy, k, n, m))
         } else {
-            linear_backward(x, w, dy, m, n, k)
+            let (dx, dw, _) = linear_backward(x, w, dy, m, n, k);
+            (dx, dw)
         };
         accumulate(grads, &weight, dw);
         if self.weights.contains_key(&bias) {

@@ -15,6 +15,8 @@ pub struct LowRank {
     pub scale: f64,
     /// Other ranks and factors, by names of `modules` and `parameters`.
     pub others: BTreeMap<String, (usize, f64)>,
+    /// Whether outputs are scaled by learned magnitudes over the norms of rows.
+    pub has_magnitudes: bool,
     /// Names of the linear layers that have one, without `.weight`.
     pub modules: BTreeSet<String>,
     /// Names of the parameters of all experts of a layer that have one: `model.layers.0.mlp.experts.down_proj`.
@@ -58,6 +60,40 @@ pub fn low_rank_backward(
     (matmul_nn(&dz, a, m, k, r), matmul_tn(&dz, x, r, k, m), db)
 }
 
+/// The norms of the rows of W + scale·B·A: w (n, k), or (k, n) if it `is_transposed`; a (r, k), b (n, r) -> (n).
+pub fn row_norms(
+    w: &[f64],
+    a: &[f64],
+    b: &[f64],
+    scale: f64,
+    [n, k, r]: [usize; 3],
+    is_transposed: bool,
+) -> Vec<f64> {
+    let product = matmul_nn(b, a, n, k, r);
+    let weight = |row: usize, col: usize| {
+        let own = if is_transposed { w[col * n + row] } else { w[row * k + col] };
+        own + scale * product[row * k + col]
+    };
+    (0..n).map(|row| (0..k).map(|col| weight(row, col).powi(2)).sum::<f64>().sqrt()).collect()
+}
+
+/// Columns times magnitudes over norms: y (m, n) -> (m, n).
+pub fn scaled_columns(y: &[f64], magnitudes: &[f64], norms: &[f64]) -> Vec<f64> {
+    let factors = magnitudes.iter().zip(norms).map(|(magnitude, norm)| magnitude / norm);
+    y.iter().zip(factors.collect::<Vec<f64>>().iter().cycle()).map(|(y, factor)| y * factor).collect()
+}
+
+/// (dy of the columns before, gradient of the magnitudes (n)) of [`scaled_columns`], given dz (m, n). The norms are
+/// constants.
+pub fn scaled_columns_backward(y: &[f64], magnitudes: &[f64], norms: &[f64], dz: &[f64]) -> [Vec<f64>; 2] {
+    let n = norms.len();
+    let mut gradient = vec![0.0; n];
+    for (place, (y, dz)) in y.iter().zip(dz).enumerate() {
+        gradient[place % n] += y * dz / norms[place % n];
+    }
+    [scaled_columns(dz, magnitudes, norms), gradient]
+}
+
 /// scale·x·Aᵀ: (m, r).
 fn inner(x: &[f64], a: &[f64], scale: f64, [m, k, r]: [usize; 3]) -> Vec<f64> {
     matmul_nt(x, a, m, r, k).iter().map(|z| scale * z).collect()
@@ -72,6 +108,11 @@ impl LowRank {
     /// The name of a factor, `A` or `B`, of the adapter of `module`, as PEFT calls it.
     pub fn factor(module: &str, factor: &str) -> String {
         format!("base_model.model.{module}.lora_{factor}.weight")
+    }
+
+    /// The name of the magnitudes of `module`.
+    pub fn magnitudes(module: &str) -> String {
+        format!("base_model.model.{module}.lora_magnitude_vector")
     }
 
     /// What PEFT calls the adapter of the parameter `of` of `module`, the experts of a layer; `None` if it has none. The
@@ -92,7 +133,9 @@ impl Shape {
             let inputs = self.inputs_of(module, *count);
             let (rank, _) = low_rank.of(module);
             let sizes = [("A", rank * inputs), ("B", count / inputs * rank)];
-            Some(sizes.map(|(factor, count)| (LowRank::factor(module, factor), count)))
+            let factors = sizes.map(|(factor, count)| (LowRank::factor(module, factor), count));
+            let magnitudes = low_rank.has_magnitudes.then(|| (LowRank::magnitudes(module), count / inputs));
+            Some(factors.into_iter().chain(magnitudes))
         };
         let mut list: Vec<(String, usize)> = model.iter().filter_map(factors).flatten().collect();
         for parameter in &low_rank.parameters {
@@ -147,6 +190,26 @@ mod tests {
         let [all_a, all_b] = to_all(&of_a, &of_b, 1, 2);
         assert_eq!((&all_a[..4], &all_a[4..]), (&[0.0; 4][..], &a[4..]));
         assert_eq!(all_b, [0.0, 100.0, 0.0, 101.0]);
+    }
+
+    /// Norms are of rows, and constants for the gradients.
+    #[test]
+    fn columns_are_scaled_to_their_magnitudes() {
+        let [m, n, k, r] = [5, 4, 7, 3];
+        let mut random = Random::new(73);
+        let (w, a, b) = (random.normal(n * k), random.normal(r * k), random.normal(n * r));
+        let norms = row_norms(&w, &a, &b, 0.25, [n, k, r], false);
+        let turned: Vec<f64> = (0..n * k).map(|place| w[place % n * k + place / n]).collect();
+        assert_close("transposed", &row_norms(&turned, &a, &b, 0.25, [n, k, r], true), &norms, 1e-14);
+        let whole: Vec<f64> =
+            matmul_nn(&b, &a, n, k, r).iter().zip(&w).map(|(ba, w)| w + 0.25 * ba).collect();
+        let lengths: Vec<f64> = whole.chunks(k).map(|row| dot(row, row).sqrt()).collect();
+        assert_close("norms", &norms, &lengths, 1e-14);
+        let (y, magnitudes, dz) = (random.normal(m * n), random.normal(n), random.normal(m * n));
+        let f = |y: &[f64], magnitudes: &[f64]| dot(&scaled_columns(y, magnitudes, &norms), &dz);
+        let [dy, dm] = scaled_columns_backward(&y, &magnitudes, &norms, &dz);
+        assert_gradient("dy", &dy, &y, |y| f(y, &magnitudes));
+        assert_gradient("dm", &dm, &magnitudes, |magnitudes| f(&y, magnitudes));
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub struct StepResult {
 /// `ln_2`, `ln_f` in GPT-2), biases, sinks, factors of experts, the numbers of heads of linear attention and those of
 /// xIELU do not.
 pub fn decays(name: &str) -> bool {
-    const VECTORS: [&str; 8] = [
+    const VECTORS: [&str; 9] = [
         ".bias",
         ".sinks",
         ".attention_sink_bias",
@@ -116,6 +116,7 @@ pub fn decays(name: &str) -> bool {
         ".expert_scale",
         ".alpha_p",
         ".alpha_n",
+        ".lora_magnitude_vector",
     ];
     let is_vector = VECTORS.iter().any(|end| name.ends_with(end));
     !is_vector && !name.contains("norm") && !name.contains(".ln_")

@@ -98,7 +98,7 @@ fn initial(routing: &str) -> (TempDir, PathBuf) {
 fn adapted_hot() -> FolderRun {
     static BASE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, base) = BASE.get_or_init(|| initial(HOT));
-    let adapters = "pet_config: {pet_type: lora, lora_rank: 4, target_modules: '.*wq|.*wo', base_dtype: nf4}";
+    let adapters = "pet_config: {pet_type: lora, lora_rank: 4, use_dora: True, target_modules: '.*wq|.*wo', base_dtype: nf4}";
     let load = format!("--load_checkpoint={}", base.display());
     evaluated(Setup::experts("adapted", HOT, adapters).with(&[&load]))
 }

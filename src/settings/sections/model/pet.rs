@@ -2,7 +2,7 @@
 
 use super::PATH;
 use crate::element::Element;
-use crate::model::config::{FactorInit, LowRank, ModelConfig};
+use crate::model::config::{FactorInit, LowRank, Magnitudes, ModelConfig};
 use crate::model::groups::compile_end;
 use crate::model::parameters::{Gpt, Role, module_of};
 use crate::model::{ModuleList, Selected, select_modules};
@@ -28,8 +28,12 @@ rows! {
         rank_pattern: ByPattern<usize> = Shape.optional().example("{q_proj: 4}\ntarget_modules: q_proj|v_proj"),
         /// Values of `lora_alpha` of some layers, in the form of `rank_pattern`.
         alpha_pattern: ByPattern<f64> = Numbers.optional().example("{q_proj: 4}\ntarget_modules: q_proj|v_proj"),
+        /// Whether each output of an adapted layer is scaled by a learned magnitude over the norm of its row of W +
+        /// lora_alpha / lora_rank · B A, which gradients take for a constant (DoRA; Liu et al., 2024). Magnitudes start
+        /// from the norms of W.
+        use_dora: bool = Shape.default(false),
         /// Dropout probability of A's input. Layers that are stored as one matrix, such as q, k and v, share a mask. It
-        /// must be 0 with `target_parameters`, as in PEFT, and is by default.
+        /// must be 0 with `target_parameters`, as in PEFT, and with `use_dora`, and is by default.
         lora_dropout: f64 = Numbers.default(0.01).within(SHARE_BELOW_ONE),
         /// Layers that get adapters: regular expressions that match from the start of a name or of a part of it. Names
         /// are those of Hugging Face (`q_proj`), of MindFormers (`wq`, `attention.wq`) and of Megatron (`linear_qkv`).
@@ -55,13 +59,14 @@ rows! {
         /// Parameters that do not train, adapters among them: names in which `*` stands for any text.
         freeze_include: Vec<String> = Numbers.optional().example("['*wo.lora*']\ntarget_modules: .*wq|.*wo"),
         /// Modules of the model that train as a whole beside the adapters, such as `embed_tokens` and `lm_head` where
-        /// tokens were added: ends of names of Hugging Face's, as in PEFT. Where embedding and head are one matrix, they
-        /// become two, the one that is not named frozen.
+        /// tokens were added: ends of names of Hugging Face's, as in PEFT. Where embedding and head are one matrix,
+        /// they become two, the one that is not named frozen.
         modules_to_save: Vec<String> = Shape.optional().example("['norm']"),
         /// Whether embedding and head stay one matrix, which trains, where `modules_to_save` names one of them.
         ensure_weight_tying: bool = Shape.default(false),
-        /// The learning rate of B, and of biases and norms that train, as a multiple of the rate
-        /// of A (LoRA+; Hayou et al., 2024). A parameter in a group of `grouped_lr_schedule` keeps the rate of its group.
+        /// The learning rate of B, of `lora_magnitude_vector` and of biases and norms that train, as a multiple of the
+        /// rate of A (LoRA+; Hayou et al., 2024). A parameter in a group of `grouped_lr_schedule` keeps the rate of its
+        /// group.
         loraplus_lr_ratio: f64 = Numbers.default(1.0).within(ABOVE_ZERO),
         /// Parameters of the model that train beside the adapters, in the form of `freeze_include`. A parameter that
         /// both match is left as it is.
@@ -228,6 +233,7 @@ impl Pet {
             rank: self.lora_rank,
             alpha: self.lora_alpha,
             is_rank_stabilised: self.use_rslora,
+            magnitudes: if self.use_dora { Magnitudes::Learned } else { Magnitudes::None },
             ensures_tying: self.ensure_weight_tying,
             is_untied: false,
             ranks,
@@ -261,7 +267,8 @@ impl Pet {
             .collect()
     }
 
-    /// The modules that train as a whole in the model of `config`, where the embedding stands for a head that it is, too.
+    /// The modules that train as a whole in the model of `config`, where the embedding stands for a head that it
+    /// is, too.
     pub(crate) fn saved_modules(&self, config: &ModelConfig) -> Vec<String> {
         let heads: Vec<String> = self
             .saved_tables(config)
@@ -315,6 +322,15 @@ fn read_at(source: &Source, path: &str) -> Pet {
     }
     let section = Reader::open(source, path, &[Pet::ID]);
     let mut pet = Pet::read(&section);
+    if pet.use_dora {
+        if !section.has("lora_dropout") {
+            pet.lora_dropout = 0.0;
+        }
+        let message = "must be 0 with `use_dora`: the product with W of what is dropped is not built";
+        section.require(&["lora_dropout"], pet.lora_dropout == 0.0, message);
+        let message = "cannot go with `use_dora`: experts have no magnitudes, as in PEFT; remove one of them";
+        section.require(&["target_parameters"], pet.target_parameters.is_empty(), message);
+    }
     if !pet.target_parameters.is_empty() {
         if !section.has("lora_dropout") {
             pet.lora_dropout = 0.0;

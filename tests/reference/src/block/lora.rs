@@ -2,7 +2,10 @@
 
 use super::Block;
 use crate::gpt::{Weights, accumulate};
-use crate::low_rank::{LowRank, low_rank, low_rank_backward};
+use crate::low_rank::{
+    LowRank, low_rank, low_rank_backward, row_norms, scaled_columns, scaled_columns_backward,
+};
+use crate::matmul::{matmul_nn, matmul_nt};
 use crate::vector::add;
 
 /// An adapter: the factor of its product, the names of A and B, and the sizes of the product.
@@ -14,13 +17,53 @@ struct Lora {
 }
 
 impl Block<'_> {
-    /// y (N, n), the result of the linear layer `name` on x (N, k), plus what its adapter adds.
+    /// y (N, n), the product of the linear layer `name` on x (N, k), plus what its adapter adds, in columns that are
+    /// scaled if it has magnitudes.
     pub(super) fn adapted(&self, name: &str, x: &[f64], y: Vec<f64>) -> Vec<f64> {
         let Some(Lora { scale, a, b, sizes }) = self.lora(name, x, &y) else { return y };
-        add(&y, &low_rank(x, &self.weights[&a], &self.weights[&b], scale, sizes))
+        let sum = add(&y, &low_rank(x, &self.weights[&a], &self.weights[&b], scale, sizes));
+        match self.magnitudes(name, scale, [&a, &b], sizes) {
+            Some((_, magnitudes, norms)) => scaled_columns(&sum, magnitudes, &norms),
+            None => sum,
+        }
     }
 
-    /// dx (N, k) plus what passes through the adapter, given dy (N, n); adds the gradients of A and B to `grads`.
+    /// The gradient of the product of the linear layer `name`, given dz (N, n), that of its [`adapted`](Self::adapted)
+    /// columns; adds the gradient of magnitudes to `grads`.
+    pub(super) fn of_product(&self, name: &str, x: &[f64], dz: &[f64], grads: &mut Weights) -> Vec<f64> {
+        let Some(Lora { scale, a, b, sizes: sizes @ [m, n, k, _] }) = self.lora(name, x, dz) else {
+            return dz.to_vec();
+        };
+        let Some((key, magnitudes, norms)) = self.magnitudes(name, scale, [&a, &b], sizes) else {
+            return dz.to_vec();
+        };
+        let w = &self.weights[&self.tensor(name, "weight")];
+        let product =
+            if self.shape.is_transposed() { matmul_nn(x, w, m, n, k) } else { matmul_nt(x, w, m, n, k) };
+        let y = add(&product, &low_rank(x, &self.weights[&a], &self.weights[&b], scale, sizes));
+        let [dy, dm] = scaled_columns_backward(&y, magnitudes, &norms, dz);
+        accumulate(grads, &key, dm);
+        dy
+    }
+
+    /// The name of the magnitudes of the linear layer `name`, these, and the norms of its rows; `None` if it has none.
+    fn magnitudes(
+        &self,
+        name: &str,
+        scale: f64,
+        [a, b]: [&String; 2],
+        [_, n, k, r]: [usize; 4],
+    ) -> Option<(String, &[f64], Vec<f64>)> {
+        let key = LowRank::magnitudes(&self.path(name));
+        let magnitudes = self.weights.get(&key)?;
+        let w = &self.weights[&self.tensor(name, "weight")];
+        let is_transposed = self.shape.is_transposed();
+        let norms = row_norms(w, &self.weights[a], &self.weights[b], scale, [n, k, r], is_transposed);
+        Some((key, magnitudes, norms))
+    }
+
+    /// dx (N, k) plus what passes through the adapter, given dy (N, n), the gradient of its product; adds the gradients
+    /// of A and B to `grads`.
     pub(super) fn adapted_backward(
         &self,
         name: &str,

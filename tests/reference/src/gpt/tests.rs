@@ -234,6 +234,7 @@ fn adapted(shape: &Shape, modules: &[&str]) -> Shape {
             modules,
             parameters: Default::default(),
             others: Default::default(),
+            has_magnitudes: false,
         }),
         ..shape.clone()
     }

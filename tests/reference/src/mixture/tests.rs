@@ -88,8 +88,14 @@ fn gradients_of_adapters_are_finite_differences() {
     let tight = Mixture { capacity: Some(TIGHT), norm: Some(GateNorm::SUM), ..PLAIN };
     for (mixture, parameters) in [(&SIGMOID, &EXPERT_PARAMETERS[..]), (&tight, &EXPERT_PARAMETERS[..1])] {
         let parameters = parameters.iter().map(|of| format!("model.layers.0.mlp.experts.{of}")).collect();
-        let low_rank =
-            LowRank { rank: 2, scale: 1.5, modules: BTreeSet::new(), parameters, others: Default::default() };
+        let low_rank = LowRank {
+            rank: 2,
+            scale: 1.5,
+            modules: BTreeSet::new(),
+            parameters,
+            others: Default::default(),
+            has_magnitudes: false,
+        };
         let (mut weights, memory, mut random) = (weights(mixture), memory(mixture), Random::new(103));
         let without = layer(mixture, &weights, &memory).forward(&[0.1; N * D], &[0.1; N * D]).y;
         let names = |of: &str| {
