@@ -86,6 +86,8 @@ impl Trainer<'_> {
     /// ```
     pub async fn save(&mut self, folder: &Path, data: &Batches) -> Result<PathBuf> {
         let checkpoints = self.home(folder).await?;
+        // Weights may have been read since the last step.
+        self.refresh_magnitudes().await?;
         let state = self.state(data).await?;
         self.save_on_ranks(&state, &checkpoints).await?;
         Ok(checkpoints.path_of(state.step))
