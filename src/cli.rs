@@ -135,7 +135,10 @@ fn run(Arguments { command }: Arguments) -> Result<()> {
         Command::Eval(arguments) => pollster::block_on(eval::eval(&arguments)),
         Command::Merge(arguments) => merge::merge(&arguments),
         Command::Export(arguments) => export::export(&arguments),
-        Command::Tokenize(arguments) => arguments.run().map(|summary| say!("{summary}")),
+        Command::Tokenize(arguments) => match arguments.shows()? {
+            true => Ok(()),
+            false => arguments.run().map(|summary| say!("{summary}")),
+        },
         Command::TrainTokenizer(arguments) => arguments.run().map(|tokenizer| {
             say!("{} tokens written to {}", tokenizer.vocab_size(), arguments.output.display());
         }),

@@ -64,6 +64,8 @@ pub use notes::Notes;
 pub(crate) use notes::plural;
 pub use sample_collector::SampleCollector;
 pub use sample_formats::{ChatForm, ChatTemplate, Form, PackStrategy, PromptForm, PromptStyle};
+#[cfg(feature = "cli")]
+pub(crate) use sample_store::LearnedSample;
 pub use samples::Samples;
 pub use sequences::{PackedSequences, Sequence};
 pub use source::{DataSource, SourceContent};

@@ -1,24 +1,35 @@
 //! `tokenize` and `train-tokenizer`: text files into token files, and into a tokenizer.
 
+mod show;
+
 use crate::data::tokenize::{
     Summary, TokenFormat, TokenizeConfig, copy_mindrecord, tokenize, train_tokenizer,
 };
 use crate::data::tokenizer::{END_OF_TEXT, Tokenizer};
-use crate::data::{Codec, DocumentFormat};
-use crate::error::Result;
+use crate::data::{ChatForm, Codec, DocumentFormat};
+use crate::error::{Error, Result};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The flags of `tokenize`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TokenizeArguments {
-    /// Text files, folders or glob patterns such as 'books/*.txt'
+    /// Text files, folders or glob patterns such as 'books/*.txt'; with --show a file of records and a model
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<String>,
     /// The .bin file to write; with `--format megatron` the common path of the .bin and .idx files, without the ending
-    #[arg(long, short, value_name = "PATH")]
-    output: PathBuf,
+    #[arg(long, short, value_name = "PATH", required_unless_present = "show")]
+    output: Option<PathBuf>,
+    /// Write nothing, and print the first N records as the model learns them: `tokenize --show 3 DATA MODEL`
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "output")]
+    show: Option<u64>,
+    /// With --show a file with the template that writes conversations, if the tokenizer has none
+    #[arg(long, value_name = "FILE", requires = "show")]
+    chat_template: Option<PathBuf>,
+    /// With --show prompts and completions, and instructions, as they are, without the chat template
+    #[arg(long, requires = "show")]
+    raw: bool,
     /// What the inputs are
     #[arg(long, value_enum, default_value = "text")]
     from: InputKind,
@@ -105,10 +116,26 @@ impl TokenizeArguments {
                 Some(file) => Codec::of_tokenizer(file, &self.eos_token, usize::MAX)?,
                 None => Codec::Bytes { eod: 0 },
             },
-            output: self.output.clone(),
+            output: self.output.clone().unwrap_or_default(),
             format: self.format,
             force: self.force,
         })
+    }
+
+    /// Prints the records that --show asks for; false if it does not.
+    ///
+    /// # Errors
+    /// Other inputs than a file of records and a model; records or a model that cannot be read.
+    pub fn shows(&self) -> Result<bool> {
+        let Some(count) = self.show else { return Ok(false) };
+        let [data, model] = self.inputs.as_slice() else {
+            return Err(Error::config(
+                "--show",
+                "expected a file of records and a model: tokenize --show 3 DATA MODEL",
+            ));
+        };
+        let chat = ChatForm { template: self.chat_template.clone(), raw: self.raw, ..ChatForm::default() };
+        show::show(Path::new(data), Path::new(model), count, &chat).map(|()| true)
     }
 
     /// Encodes or copies, with a progress bar on stderr if that is a terminal.
@@ -124,7 +151,8 @@ impl TokenizeArguments {
             bar.set_length(total);
             bar.set_position(bytes);
         };
-        let Self { inputs, column, output, format, force, .. } = self;
+        let Self { inputs, column, format, force, .. } = self;
+        let output = self.output.as_deref().unwrap_or(Path::new(""));
         let done = match self.from {
             InputKind::Text => self.config().and_then(|config| tokenize(&config, progress)),
             InputKind::Mindrecord => copy_mindrecord(inputs, column, output, *format, *force, progress),

@@ -8,10 +8,14 @@ use super::notes::Notes;
 use super::record_store;
 use super::records::{self, Record};
 use super::sample_formats::{ChatForm, Form, Former, count_rows, has_answers};
+#[cfg(feature = "cli")]
+use super::sample_store::LearnedSample;
+use super::sample_store::SampleStore;
 use super::text;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The kind of data that a file holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +98,12 @@ impl SampleLengths {
     }
 }
 
+/// The samples that `form` makes of the first `most` records of `file`, or of all.
+fn stored(form: &Form, file: &Path, codec: &Codec, most: Option<u64>) -> Result<Arc<SampleStore>> {
+    let files = RecordFiles { paths: vec![file.display().to_string()], most, ..RecordFiles::default() };
+    record_store::load(&files, &Former::new(form, codec)?).map(|(store, _)| store)
+}
+
 impl FileKind {
     /// The kind of `file`, whose conversations, prompts and instructions are written by `chat`. Errors name the fields
     /// of questions where the command `takes_questions`.
@@ -136,8 +146,7 @@ impl FileKind {
             Self::Texts => &Form::Columns,
             Self::Answers(form) => form,
         };
-        let files = RecordFiles { paths: vec![file.display().to_string()], ..RecordFiles::default() };
-        let (store, _) = record_store::load(&files, &Former::new(form, codec)?)?;
+        let store = stored(form, file, codec, None)?;
         notes.extend(&store.notes.said);
         notes.extend(&store.notes.beside);
         let lengths: Vec<usize> = store.samples().map(|sample| sample.tokens).collect();
@@ -145,6 +154,21 @@ impl FileKind {
             Form::Preference(_) => (lengths.chunks_exact(2).map(|pair| pair[0] + pair[1]).collect(), notes),
             _ => (lengths.into_iter().collect(), notes),
         })
+    }
+
+    /// The samples of the first `most` records, two of each pair of answers; none of a text or of questions.
+    ///
+    /// # Errors
+    /// As [`lengths`](Self::lengths).
+    #[cfg(feature = "cli")]
+    pub(crate) fn learned(&self, file: &Path, codec: &Codec, most: u64) -> Result<Vec<LearnedSample>> {
+        let form = match self {
+            Self::Text | Self::Choices(_) => return Ok(Vec::new()),
+            Self::Texts => &Form::Columns,
+            Self::Answers(form) => form,
+        };
+        let store = stored(form, file, codec, Some(most))?;
+        Ok(store.samples().map(|sample| store.learned(&sample)).collect())
     }
 
     fn of_record(record: &Record, chat: &ChatForm, takes_questions: bool) -> Result<Self> {

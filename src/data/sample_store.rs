@@ -83,8 +83,18 @@ pub(super) struct Stored {
     pub start: u64,
     /// The number of the sample's tokens.
     pub tokens: usize,
+    /// Whether the last token predicts one that is not in the sample, and has a word of its own.
+    pub has_next: bool,
     /// Whether a part of the sample's record was cut off.
     pub is_cut: bool,
+}
+
+/// A sample as a model learns it.
+#[cfg(feature = "cli")]
+pub(crate) struct LearnedSample {
+    pub tokens: Vec<u32>,
+    /// Whether each token is predicted from those before it.
+    pub is_learned: Vec<bool>,
 }
 
 impl SampleStore {
@@ -139,8 +149,9 @@ impl SampleStore {
         entries.iter().map(move |entry| {
             let entry = u64::from_le_bytes(*entry);
             let end = entry & !(HAS_NEXT | IS_CUT);
-            let tokens = (end - start) as usize - usize::from(entry & HAS_NEXT != 0);
-            let sample = Stored { start, tokens, is_cut: entry & IS_CUT != 0 };
+            let has_next = entry & HAS_NEXT != 0;
+            let tokens = (end - start) as usize - usize::from(has_next);
+            let sample = Stored { start, tokens, has_next, is_cut: entry & IS_CUT != 0 };
             start = end;
             sample
         })
@@ -150,6 +161,16 @@ impl SampleStore {
     pub fn predicted(&self, sample: &Stored, tokens: usize) -> usize {
         let words = self.words(sample.start as usize, sample.tokens.min(tokens));
         words.filter(|word| word & PREDICTS != 0).count()
+    }
+
+    /// The tokens of a sample, with the one that its last token predicts.
+    #[cfg(feature = "cli")]
+    pub fn learned(&self, sample: &Stored) -> LearnedSample {
+        let count = sample.tokens + usize::from(sample.has_next);
+        let words: Vec<u32> = self.words(sample.start as usize, count).collect();
+        let predicts = words.iter().map(|word| word & PREDICTS != 0);
+        let is_learned = std::iter::once(false).chain(predicts).take(count).collect();
+        LearnedSample { tokens: words.iter().map(|word| word & !PREDICTS).collect(), is_learned }
     }
 
     /// `count` words from number `start`.

@@ -125,3 +125,32 @@ fn a_phi3_is_tuned_on_four_bits() {
     assert!((merged - with_adapters).abs() <= 0.1 * with_adapters, "{merged} and {with_adapters}");
     assert!(merged != with_adapters);
 }
+
+#[test]
+fn what_is_learned_can_be_seen() {
+    let work = Work::new("qwen2");
+    let folder = work.folder.display().to_string();
+    let show = |data: &Path| {
+        let mut command = gristmill(["tokenize", "--show", "1"]);
+        run(command.arg(data).arg(&folder)).succeeded().stdout
+    };
+    let shown = show(&work.talks("talks.jsonl", 0..3));
+    let (head, text) = shown.split_once('\n').expect("lines");
+    assert!(head.starts_with("sample 1: ") && head.ends_with(" of them learned"), "{head}");
+    assert!(!shown.contains("sample 2"), "{shown}");
+    let (before, learned) = text.split_once('⟦').expect("something is learned");
+    assert!(before.contains("which stone, 0?"), "{before}");
+    let (learned, after) = learned.split_once('⟧').expect("it ends");
+    assert!(
+        learned.starts_with("the stone turns 0") && learned.len() > "the stone turns 0".len(),
+        "{learned}"
+    );
+    assert!(!after.contains('⟦'), "{after}");
+    let pairs = work.path("pairs.jsonl");
+    let pair = json!({"prompt": "which?", "chosen": " this", "rejected": " that"});
+    fs::write(&pairs, format!("{pair}\n{pair}")).expect("a file");
+    let shown = show(&pairs);
+    for (name, answer) in [("chosen", "⟦ this"), ("rejected", "⟦ that")] {
+        assert!(shown.contains(&format!("pair 1, {name}: ")) && shown.contains(answer), "{shown}");
+    }
+}
