@@ -20,9 +20,10 @@ use super::output::print;
 use super::reading::CacheArguments;
 use super::train::train;
 use super::trained::AdapterArguments;
-use crate::data::known_files;
+use crate::data::{ChatForm, FileKind, known_files};
 use crate::durable::{AtomicFile, PathOrigin, changed};
 use crate::error::{Error, Result};
+use crate::hugging_face::name_of_hub;
 use crate::report::log::Log;
 use crate::settings::{BaseType, Bytes, Override, PreferenceType, Words};
 use crate::store::checkpoint_folder::{CHECKPOINTS, CheckpointFolder};
@@ -193,6 +194,9 @@ fn run(arguments: &mut Arguments, written: &[Override]) -> Result<()> {
     if !arguments.print_config && !arguments.goes_on() && holds(&["config.yaml", CHECKPOINTS]) {
         let message = "holds a run already: continue it with --resume, with more epochs or another rate with --extend, or name another folder by --output";
         return Err(Error::file(output, message));
+    }
+    if name_of_hub(&arguments.model).is_some() {
+        FileKind::of(&arguments.data, &ChatForm::default(), false)?; // before much is fetched
     }
     // The folder of a model of the Hub is named after its commit, and the run after the model.
     (arguments.model, arguments.output) = (hub::folder_of(&arguments.model)?, Some(output.clone()));

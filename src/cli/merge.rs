@@ -4,7 +4,9 @@ use super::hub;
 use super::output::say;
 use super::trained::say_choice;
 use crate::error::Result;
+use crate::hugging_face::name_of_hub;
 use crate::store::merge::merge as merge_files;
+use crate::store::model_path::StandaloneAdapter;
 use std::path::PathBuf;
 
 /// The arguments of `merge`.
@@ -26,6 +28,9 @@ pub struct Arguments {
 /// Files that are missing, damaged, or do not belong together; a disk that fails.
 pub fn merge(arguments: &Arguments) -> Result<()> {
     let Arguments { base, adapter, out } = arguments;
+    if name_of_hub(base).is_some() {
+        StandaloneAdapter::open(adapter)?; // before much is fetched
+    }
     let base = &hub::folder_of(base)?;
     let named = [base, adapter].into_iter().take(if base == adapter { 1 } else { 2 });
     named.into_iter().try_for_each(|path| say_choice(path))?;

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::infer::OpenedModel;
 use crate::kernels::Tier;
 use crate::settings::Override;
-use crate::store::model_path::{choice, hub_base_of, is_adapter};
+use crate::store::model_path::{choice, hub_base_of, is_adapter, missing_base};
 use crate::train::lacking_tokens::lacking_tokens;
 use crate::train::open_device_with;
 use serde_json::json;
@@ -62,7 +62,13 @@ impl ModelArguments {
         self.adapter.options()?;
         let model = hub::folder_of(&self.model)?;
         let named = if self.base.is_none() { hub_base_of(&model)?.map(PathBuf::from) } else { None };
-        let base = self.base.as_deref().or(named.as_deref()).map(hub::folder_of).transpose()?;
+        let fetched = |base: PathBuf| {
+            hub::folder_of(&base).map_err(|error| missing_base(&model, &base, Some(error.to_string())))
+        };
+        let base = match &self.base {
+            Some(base) => Some(hub::folder_of(base)?),
+            None => named.map(fetched).transpose()?,
+        };
         if let Some(base) = base.as_ref().filter(|base| !base.exists()) {
             return Err(Error::file(base, "is not there; name the base of the adapters by --base-model"));
         }

@@ -290,6 +290,13 @@ pub(crate) fn adapter_of(path: &Path) -> Option<PathBuf> {
     folders.into_iter().find(|folder| folder.join(lora::CONFIG).is_file())
 }
 
+/// The error about an adapter in the folder or the checkpoint `path` whose base is not here, and what may be done about it.
+pub(crate) fn missing_base(path: &Path, base: &Path, why: Option<String>) -> Error {
+    let config = adapter_in(path).unwrap_or_else(|| path.to_path_buf()).join(lora::CONFIG);
+    let why = why.map_or_else(String::new, |why| format!("{why}; "));
+    Error::file(config, format!("its base `{}` is no folder on this disk; {why}{REMEDY}", base.display()))
+}
+
 /// The name of a model on a hub that the adapter folder `path` has for its base.
 ///
 /// # Errors
@@ -317,12 +324,10 @@ pub(crate) fn base_of(path: &Path) -> Result<Option<PathBuf>> {
     let Some(base) = noted.or(named) else {
         return Err(Error::file(&config, format!("names no `base_model_name_or_path`; {REMEDY}")));
     };
-    let shown = base.display();
     if !base.exists() {
-        let download = name_of_hub(&base).map_or_else(String::new, |name| format!("{}; ", if_of_hub(name)));
-        let message = format!("its base `{shown}` is no folder on this disk; {download}{REMEDY}");
-        return Err(Error::file(&config, message));
+        return Err(missing_base(&path, &base, name_of_hub(&base).map(if_of_hub)));
     }
+    let shown = base.display();
     if is_adapter(&base) {
         let message = format!("its base `{shown}` is an adapter itself, and they are not stacked; {REMEDY}");
         return Err(Error::file(&config, message));

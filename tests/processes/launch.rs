@@ -46,6 +46,8 @@ pub fn in_repository(command: &mut Command) {
     command.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
     // As on most servers. A program must not let a library below the Vulkan loader complain of that.
     command.env_remove("XDG_RUNTIME_DIR");
+    // No test reaches the Hub, or what this user has of it.
+    command.env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", "/nowhere");
 }
 
 /// Hides all Vulkan drivers: both of the loader's variables name an empty list.
