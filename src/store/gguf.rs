@@ -153,7 +153,8 @@ pub(crate) fn write_adapter(
     if !adapter.keeps_base() {
         return Err(left("took something out of its base by `init_lora_weights`"));
     }
-    let is_factor = |name: &str| adapted_module(name).is_some() && !name.ends_with(".bias");
+    let is_other = |name: &str| name.ends_with(".bias") || name.contains("lora_magnitude_vector");
+    let is_factor = |name: &str| adapted_module(name).is_some() && !is_other(name);
     if let Some(name) = adapter.files.names().iter().find(|name| !is_factor(name)) {
         return Err(left(&format!("has `{name}` beside factors of low rank")));
     }
