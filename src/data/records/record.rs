@@ -69,17 +69,24 @@ impl Record {
         }
     }
 
-    /// Refuses pairs of answers of which one is preferred, where one answer is read.
+    /// Refuses pairs of answers of which one is preferred, and answers that are judged good or bad, where answers are to
+    /// be learned.
     ///
     /// # Errors
-    /// If the record is such a pair.
+    /// If the record is such a pair or answer.
     pub fn refuse_preferences(&self) -> Result<()> {
-        match ["chosen", "rejected"].iter().all(|key| self.fields.contains_key(*key)) {
-            true => Err(self.error(
+        let has = |key: &&str| self.fields.contains_key(*key);
+        if ["chosen", "rejected"].iter().all(has) {
+            return Err(self.error(
                 "has `chosen` and `rejected`: pairs of answers are learned by finetune --preference, and evaluated by its --eval; elsewhere write one answer as `messages`, or as `prompt` and `completion`",
-            )),
-            false => Ok(()),
+            ));
         }
+        if has(&"completion") && self.fields.get("label").is_some_and(Value::is_boolean) {
+            return Err(self.error(
+                "has a `label` of true or false, by which KTO learns from bad answers, too, and KTO is not built: keep the records of good answers, without `label`",
+            ));
+        }
+        Ok(())
     }
 
     /// Messages on the fields that are not among those that were `read`.
