@@ -9,7 +9,7 @@ use super::trained::say_choice;
 use crate::durable::{read_error, read_json};
 use crate::error::{Error, Result};
 use crate::hugging_face::hub::{Content, Hub, Upload, is_of_model, name_of_snapshot};
-use crate::hugging_face::is_name_of_hub;
+use crate::hugging_face::{is_name_of_hub, name_of_hub};
 use crate::store::model_path::{adapter_of, chosen, run_of};
 use serde_json::Value;
 use std::fs;
@@ -57,6 +57,8 @@ pub fn push(arguments: &Arguments) -> Result<()> {
         None => base_model.clone(),
     };
     let mut files = files_of(&checkpoint, adapter.as_deref(), base.as_deref())?;
+    // That of an adapter which PEFT wrote says nothing but its base, as a folder.
+    files.retain(|file| adapter.is_none() || file.name != CARD);
     if !files.iter().any(|file| file.name == CARD) {
         let card =
             Card::of(name, &checkpoint, run_of(folder).as_deref(), adapter.as_deref(), base.as_deref())?;
@@ -117,7 +119,7 @@ fn base_name(adapter: &Path, given: Option<&str>) -> Result<String> {
     let config: Value = read_json(&path, "the description of an adapter", "save it again")?;
     let named = config["base_model_name_or_path"].as_str().unwrap_or_default();
     let known =
-        || name_of_snapshot(Path::new(named)).or_else(|| is_name_of_hub(named).then(|| named.to_owned()));
+        || name_of_snapshot(Path::new(named)).or_else(|| name_of_hub(Path::new(named)).map(str::to_owned));
     given.map(str::to_owned).or_else(known).ok_or_else(|| {
         let message = format!("its base `{named}` is a folder of this disk; name it as it is on the Hub, by --base-model me/my-base");
         Error::file(&path, message)

@@ -7,8 +7,9 @@ const BESIDE: [&str; 6] = [".json", ".jinja", ".txt", ".model", ".py", ".tiktoke
 const WEIGHTS: &str = ".safetensors";
 /// Names of files with all weights of a model or an adapter, the first that is there.
 const WHOLE: [&str; 2] = ["model.safetensors", "adapter_model.safetensors"];
-/// How the names of files begin that have a part of the weights each.
-const PART: &str = "model-";
+/// How the names of files begin that have a part of the weights each, such as `model-00001-of-00002.safetensors` and
+/// `model.safetensors-00001-of-00002.safetensors`; and what else they have.
+const PART: [&str; 2] = ["model", "-of-"];
 
 /// The files of a model.
 pub(super) struct Listing {
@@ -74,7 +75,7 @@ impl Listing {
         let whole = WHOLE.into_iter().find(|name| is_there(name));
         let is_needed = |file: &RemoteFile| match whole {
             _ if !of_weights(file) => is_of_model(&file.name),
-            _ if is_in_parts => file.name.starts_with(PART),
+            _ if is_in_parts => file.name.starts_with(PART[0]) && file.name.contains(PART[1]),
             Some(whole) => file.name == whole,
             None => false,
         };
@@ -139,7 +140,9 @@ mod tests {
             "model.safetensors.index.json",
         ];
         is(&parts, &parts);
-        is(&[&parts[..], &["consolidated.safetensors"]].concat(), &parts);
+        is(&[&parts[..], &["consolidated-00001-of-00001.safetensors"]].concat(), &parts);
+        let one = ["model.safetensors-00001-of-00001.safetensors", "model.safetensors.index.json"];
+        is(&one, &one);
         is(
             &["adapter_model.safetensors", "adapter_config.json"],
             &["adapter_model.safetensors", "adapter_config.json"],

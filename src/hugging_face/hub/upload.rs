@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::PathBuf;
+use std::time::Duration;
 use ureq::http::{Response, StatusCode};
 use ureq::{Body, SendBody};
 
@@ -25,6 +26,8 @@ const LARGE: &str = "application/vnd.git-lfs+json";
 /// What the Hub looks at to say how a file goes there, in bytes.
 const SAMPLE: usize = 512;
 const BUFFER: usize = 1 << 18;
+/// How long the Hub may take to join the parts of a file, or to make a commit.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A file of a commit.
 pub(crate) struct Upload {
@@ -137,8 +140,11 @@ impl Hub {
             json!({"type": "model", "organization": organization, "name": model, "private": is_private});
         let answer =
             self.send(&format!("{}/api/repos/create", self.endpoint), JSON, &wanted.to_string(), name)?;
-        // It is there already.
-        if answer.status() == StatusCode::CONFLICT { Ok(()) } else { self.check_sent(name, answer).map(drop) }
+        // It is there already; or the token is for this model alone, and what follows says whether it is there.
+        match answer.status() {
+            StatusCode::CONFLICT | StatusCode::FORBIDDEN => Ok(()),
+            _ => self.check_sent(name, answer).map(drop),
+        }
     }
 
     /// The names of the files that are sent by git's protocol for large ones.
@@ -252,8 +258,9 @@ impl Hub {
     }
 
     fn send(&self, address: &str, kind: &str, body: &str, name: &str) -> Result<Response<Body>> {
-        let mut request = self.agent.post(address).header("Content-Type", kind).header("Accept", kind);
-        if let Some(token) = &self.token {
+        let request = self.agent.post(address).header("Content-Type", kind).header("Accept", kind);
+        let mut request = request.config().timeout_recv_response(Some(PATIENCE)).build();
+        if let Some(token) = self.token.as_ref().filter(|_| address.starts_with(&self.endpoint)) {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
         request.send(body).map_err(|error| broken(name, &error))
