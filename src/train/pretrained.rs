@@ -6,7 +6,7 @@ use crate::error::{Error, Result, shell_word};
 use crate::hugging_face::config_json;
 use crate::model::config::ModelConfig;
 use crate::settings::{Pet, ReferenceType, RunPlan};
-use crate::store::model_path::{base_at, model_at};
+use crate::store::model_path::{base_at, chosen, model_at};
 use crate::store::run_folder::Start;
 use crate::store::{Base, lora};
 use std::path::Path;
@@ -81,7 +81,8 @@ fn check_reference(plan: &RunPlan) -> Result<()> {
     let leaves_off =
         preference.is_some_and(|preference| preference.reference == Some(ReferenceType::AdaptersOff));
     let is_named = plan.settings.model.pet_config.as_ref().and_then(Pet::adapter).is_some();
-    match plan.settings.run.weights().filter(|_| leaves_off && !is_named).and_then(lora::beside) {
+    let weights = plan.settings.run.weights().filter(|_| leaves_off && !is_named);
+    match weights.map(chosen).transpose()?.and_then(|weights| lora::beside(&weights)) {
         Some(adapter) => Err(Error::file(
             adapter,
             "the run starts from this adapter, without which the model is another: write `preference.reference: precompute`",

@@ -253,6 +253,13 @@ impl Arguments {
         self.seed.iter().for_each(|seed| keys.add("seed", seed));
         self.preference.iter().for_each(|kind| keys.add("preference.type", kind));
         self.beta.iter().for_each(|beta| keys.add("preference.beta", beta));
+        let is_kind = |kind: &str| {
+            self.preference.as_deref() == Some(kind) || keys.written("preference.type") == Some(kind)
+        };
+        let compares = ["dpo", "ipo"].into_iter().any(is_kind);
+        if self.begun.is_some() && compares {
+            keys.add("preference.reference", "precompute"); // with the adapter that the run starts from
+        }
         // Balance losses are means over micro-batches, so the key is added only without them.
         let losses = plan.model.mixture.as_ref().map(|mixture| mixture.losses).unwrap_or_default();
         if losses == BalanceLosses::default() {

@@ -45,8 +45,8 @@ pub(super) fn sides(record: &Record) -> Result<[Record; 2]> {
         return Ok([&chosen, &rejected].map(|answer| side(record, &root, &[("output", answer)])));
     }
     let prompt = PROMPTS.iter().find_map(|key| value(key));
-    let is_whole =
-        is_list(&chosen) && (prompt.is_none() || (begins_with_user(&chosen) && begins_with_user(&rejected)));
+    let is_whole = is_list(&chosen)
+        && (prompt.is_none() || (begins_with_prompt(&chosen) && begins_with_prompt(&rejected)));
     let (prompt, answers) = match prompt {
         Some(prompt) if !is_whole => (prompt, [chosen, rejected]),
         _ => split(record, &chosen, &rejected)?,
@@ -54,12 +54,13 @@ pub(super) fn sides(record: &Record) -> Result<[Record; 2]> {
     Ok(answers.each_ref().map(|answer| side(record, &root, &[("prompt", &prompt), ("completion", answer)])))
 }
 
-/// Whether a list of messages is a whole conversation, not an answer alone.
-fn begins_with_user(messages: &Value) -> bool {
+/// Whether a list of messages is a whole conversation, not an answer alone, which may begin with what a tool said.
+fn begins_with_prompt(messages: &Value) -> bool {
     let first = messages.get_item_by_index(0).unwrap_or_default();
     let role =
         ["role", "from"].iter().find_map(|key| first.get_attr(key).ok().filter(|role| !role.is_undefined()));
-    role.is_some_and(|role| role.as_str().is_none_or(|role| !["assistant", "gpt"].contains(&role)))
+    let of_prompts = ["system", "developer", "user", "human"];
+    role.is_some_and(|role| role.as_str().is_some_and(|role| of_prompts.contains(&role)))
 }
 
 /// The beginning that both answers share, and what follows it in each.

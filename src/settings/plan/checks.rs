@@ -1,8 +1,7 @@
 //! Checks that need the whole plan: its model, parameters and ranks.
 
 use super::RunPlan;
-use crate::model::config::Magnitudes;
-use crate::model::config::{BalanceLosses, ModelConfig, QkNorm};
+use crate::model::config::{BalanceLosses, Magnitudes, ModelConfig, QkNorm};
 use crate::model::count;
 use crate::model::groups::{List, Selection};
 use crate::model::parameters::{Gpt, Spec};
@@ -12,7 +11,7 @@ use crate::settings::sections::metric::Metrics;
 use crate::settings::sections::model::{Pet, pet_path};
 use crate::settings::sections::monitor::{self, Monitor};
 use crate::settings::sections::run::Resume;
-use crate::settings::{Settings, Sharded};
+use crate::settings::{ReferenceType, Settings, Sharded};
 
 const DEGREE: &str = "parallel_config.model_parallel";
 
@@ -55,6 +54,14 @@ fn check_preference(plan: &RunPlan, source: &Source) {
     }
     if plan.settings.metric != Metrics::default() {
         fault("metric", "counts tokens, and the loss of `preference` is one of pairs; remove it");
+    }
+    let moves_routers =
+        plan.settings.moe.as_ref().is_some_and(|moe| moe.topk_bias_update_rate.unwrap_or(0.0) > 0.0);
+    let leaves_off =
+        plan.settings.preference.as_ref().is_some_and(|of| of.reference == Some(ReferenceType::AdaptersOff));
+    if moves_routers && leaves_off {
+        let message = "leaves adapters off, and `topk_bias_update_rate` moves the routers below them; write `precompute`";
+        fault("preference.reference", message);
     }
     if plan.model.seq_length < LEAST_OF_PAIR {
         fault("model.model_config.seq_length", "has no room for two answers of two tokens; raise it");

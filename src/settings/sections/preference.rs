@@ -89,8 +89,8 @@ pub(crate) fn read(source: &Source, pet: Option<&Pet>) -> Option<Preference> {
         let can_leave_off =
             pet.is_some_and(|pet| pet.freeze_exclude.is_empty() && pet.modules_to_save.is_empty());
         if pet.is_some_and(|pet| pet.adapter().is_some()) && !reader.has("reference") {
-            let message = "adapters of `adapter_path` are no new ones: write `reference: precompute`, to compare with \
-                           them, or `adapters_off`, with the model below";
+            let message = "adapters of `adapter_path` are no new ones: write `preference.reference: precompute`, to \
+                           compare with them, or `adapters_off`, with the model below";
             reader.fault("type", message);
         }
         let default = if can_leave_off { ReferenceType::AdaptersOff } else { ReferenceType::Precompute };
