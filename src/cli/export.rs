@@ -3,11 +3,10 @@
 
 use super::hub;
 use super::output::say;
-use super::trained::say_choice;
+use super::trained::{open, say_choice};
 use crate::data::plural;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::infer::OpenedModel;
 use crate::settings::Override;
 use crate::store::export::export as export_files;
 use crate::store::gguf::{GgufType, GgufWritten};
@@ -79,7 +78,7 @@ fn export_gguf(path: &Path, out: &Path, kind: Option<&str>, tokenizer: Option<&P
     let kind = GgufType::ALL.into_iter().find(|known| Some(known.name()) == kind).unwrap_or(GgufType::F16);
     let tokenizer =
         tokenizer.map(|file| Override::of("train_dataset.tokenizer", &json!(file.display().to_string())));
-    let model = OpenedModel::open(path, tokenizer.as_slice())?;
+    let model = open(path, tokenizer.as_slice())?;
     let GgufWritten { tensors, unquantised, notices } = model.write_gguf(out, kind)?;
     if model.plan.model.low_rank.is_some() {
         eprintln!(

@@ -42,6 +42,27 @@ pub fn say_choice(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Opens the model at `path`, or by its name on the Hub; an adapter on the base that it names.
+///
+/// # Errors
+/// There is no model, or no base of the adapter.
+pub fn open(path: &Path, overrides: &[Override]) -> Result<OpenedModel> {
+    let model = hub::folder_of(path)?;
+    match hub_base(&model)? {
+        Some(base) => OpenedModel::open_adapted(&base, &model, overrides),
+        None => OpenedModel::open(&model, overrides),
+    }
+}
+
+/// The folder of the model on the Hub that is the base of the adapter in the folder `model`.
+fn hub_base(model: &Path) -> Result<Option<PathBuf>> {
+    let fetched = |base: String| {
+        let base = PathBuf::from(base);
+        hub::folder_of(&base).map_err(|error| missing_base(model, &base, Some(error.to_string())))
+    };
+    hub_base_of(model)?.map(fetched).transpose()
+}
+
 /// The adapter that a command uses.
 #[derive(clap::Args)]
 pub struct AdapterArguments {
@@ -61,13 +82,9 @@ impl ModelArguments {
     pub fn open(&self) -> Result<OpenedModel> {
         self.adapter.options()?;
         let model = hub::folder_of(&self.model)?;
-        let named = if self.base.is_none() { hub_base_of(&model)?.map(PathBuf::from) } else { None };
-        let fetched = |base: PathBuf| {
-            hub::folder_of(&base).map_err(|error| missing_base(&model, &base, Some(error.to_string())))
-        };
         let base = match &self.base {
             Some(base) => Some(hub::folder_of(base)?),
-            None => named.map(fetched).transpose()?,
+            None => hub_base(&model)?,
         };
         if let Some(base) = base.as_ref().filter(|base| !base.exists()) {
             return Err(Error::file(base, "is not there; name the base of the adapters by --base-model"));

@@ -1,10 +1,9 @@
 //! `tokenize --show`: what is learned of the first records of a file.
 
-use crate::cli::hub;
 use crate::cli::output::print;
+use crate::cli::trained::open;
 use crate::data::{ChatForm, Codec, DecodeStream, FileKind, Form, LearnedSample, plural};
 use crate::error::{Error, Result};
-use crate::infer::OpenedModel;
 use std::io::{IsTerminal, stdout};
 use std::path::Path;
 
@@ -21,8 +20,7 @@ const BRACKETS: Marks = Marks(["⟦", "⟧"]);
 /// # Errors
 /// A model without a tokenizer; records that are not learned from; a file that cannot be read.
 pub(super) fn show(data: &Path, model: &Path, count: u64, chat: &ChatForm) -> Result<()> {
-    let model = hub::folder_of(model)?;
-    let codec = OpenedModel::open(&model, &[])?.plan.codec()?;
+    let codec = open(model, &[])?.plan.codec()?;
     let kind = FileKind::of(data, chat, false)?;
     let samples = kind.learned(data, &codec, count)?;
     if kind == FileKind::Text {
