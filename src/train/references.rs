@@ -21,12 +21,19 @@ type LogProbabilities = Vec<[f32; 2]>;
 impl Trainer<'_> {
     /// Gives `data` the log-probabilities of its pairs under the weights as they are, if a preference compares with
     /// them (`reference: precompute`). [`run`](super::run::run) does so by itself, and keeps them for when it
-    /// resumes.
+    /// resumes; a loop of one's own that resumes calls this with the weights that it began with, before
+    /// [`resume`](Self::resume).
     ///
     /// # Errors
-    /// A token outside the vocabulary; a device that fails; a rank that has ended.
+    /// Weights that have trained; a token outside the vocabulary; a device that fails; a rank that has ended.
     pub async fn set_references(&mut self, data: &mut Batches) -> Result<()> {
         if self.programs.references.is_some() {
+            let is_resumed = self.home.as_ref().is_some_and(|home| home.restored.is_some());
+            if is_resumed || self.steps_done > 0 {
+                let message = "a preference compares with the model before its first step: call `Trainer::set_references` \
+                               before `resume` and before the first step";
+                return Err(Error::Plan(message.to_string()));
+            }
             let found = self.log_probabilities(data).await?;
             data.set_references(found);
         }
