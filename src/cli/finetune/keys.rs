@@ -98,6 +98,12 @@ fn yaml_of(value: &Value) -> String {
     }
 }
 
+/// A key in YAML: names of modules and patterns may need quotes.
+fn name_of(name: &str) -> String {
+    let is_bare = name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    if is_bare { name.to_owned() } else { Value::from(name).to_string() }
+}
+
 fn parts<'a>(entries: &[(&'a str, &'a str)]) -> Vec<(&'a str, KeyTree<'a>)> {
     let mut names: Vec<&str> = Vec::new();
     for (path, _) in entries {
@@ -135,7 +141,7 @@ fn flow(part: &KeyTree<'_>) -> String {
         KeyTree::Value(value) => (*value).to_string(),
         KeyTree::Section(keys) if is_list(keys) => format!("[{}]", joined(keys, |(_, part)| flow(part))),
         KeyTree::Section(keys) => {
-            format!("{{ {} }}", joined(keys, |(name, part)| format!("{name}: {}", flow(part))))
+            format!("{{ {} }}", joined(keys, |(name, part)| format!("{}: {}", name_of(name), flow(part))))
         }
     }
 }
@@ -147,7 +153,7 @@ fn block(keys: &[(&str, KeyTree<'_>)], depth: usize, text: &mut String) {
         let start = if list {
             format!("{}- ", "  ".repeat(depth))
         } else {
-            format!("{}{name}: ", "  ".repeat(depth))
+            format!("{}{}: ", "  ".repeat(depth), name_of(name))
         };
         let line = start.clone() + &flow(part);
         match part {
@@ -189,6 +195,9 @@ mod tests {
                  second: {y}\nd: {{ y: 3, x: 1 }}\n"
             )
         );
+        let patterns =
+            Override::parse_all(["--e={'[qk]_proj': 4}"]).unwrap().into_iter().flat_map(Override::values);
+        assert_eq!(Keys::new(patterns.collect()).yaml(), "e: { \"[qk]_proj\": 4 }\n");
         assert_eq!((keys.written("b.rate"), keys.written("b")), (Some("3"), None));
         assert_eq!((keys.number("d.x"), keys.number::<u64>("d.y")), (Some(1), None));
         for text in ["yes", "1e3", "", "a b", "#x", "-x", "."] {
